@@ -36,13 +36,14 @@ class FASTPATH_EXPORT Graph {
   ///   kMinDistance, a periodic axis with a degenerate cell vector, r_max not positive and finite, sizes that differ.
   static Graph from_structure(const Structure& structure, double r_max);
 
-  /// Sorts a host's own list. Edges at or beyond `r_max` are kept: they contribute nothing, and the host sees its count.
+  /// Sorts a host's own list. Edges at or beyond `r_max` are kept: they contribute nothing, and the host sees its
+  /// count.
   /// @throws Error(invalid_argument) naming the edge and the index: out of range, more than 2^31 - 1 nodes, length
   ///   below kMinDistance or not finite, wrong dtype or shape.
   static Graph from_edges(const HostEdges& edges);
 
-  std::int64_t n_nodes() const noexcept { return n_nodes_; }    ///< With ghosts.
-  std::int64_t n_local() const noexcept { return n_local_; }    ///< Without ghosts: nodes 0..n_local-1.
+  std::int64_t n_nodes() const noexcept { return n_nodes_; }  ///< With ghosts.
+  std::int64_t n_local() const noexcept { return n_local_; }  ///< Without ghosts: nodes 0..n_local-1.
   std::int64_t n_edges() const noexcept { return n_edges_; }
   const Tensor& atomic_numbers() const noexcept { return atomic_numbers_; }  ///< [n_nodes] int32
   const Tensor& positions() const noexcept { return positions_; }            ///< [n_nodes, 3] float64, angstrom
@@ -51,7 +52,8 @@ class FASTPATH_EXPORT Graph {
   const Tensor& shift() const noexcept { return shift_; }                    ///< [n_edges, 3] float64, angstrom
   /// [n_nodes + 1] int64: edges receiver_ptr[n] .. receiver_ptr[n+1]-1 have receiver n.
   const Tensor& receiver_ptr() const noexcept { return receiver_ptr_; }
-  /// [n_nodes + 1] int64 and [n_edges] int64: edges sender_edge[sender_ptr[n] .. sender_ptr[n+1]-1] have sender n, ascending.
+  /// [n_nodes + 1] int64 and [n_edges] int64: edges sender_edge[sender_ptr[n] .. sender_ptr[n+1]-1] have sender n,
+  /// ascending.
   const Tensor& sender_ptr() const noexcept { return sender_ptr_; }
   const Tensor& sender_edge() const noexcept { return sender_edge_; }
   /// [n_edges] int64: position in the caller's list of edge e; for from_structure the identity.
@@ -71,7 +73,8 @@ class FASTPATH_EXPORT Graph {
   std::int64_t n_nodes_ = 0;
   std::int64_t n_local_ = 0;
   std::int64_t n_edges_ = 0;
-  Tensor atomic_numbers_, positions_, sender_, receiver_, shift_, receiver_ptr_, sender_ptr_, sender_edge_, input_position_;
+  Tensor atomic_numbers_, positions_, sender_, receiver_, shift_, receiver_ptr_, sender_ptr_, sender_edge_,
+      input_position_;
   std::optional<double> volume_;
 };
 
@@ -79,8 +82,9 @@ class FASTPATH_EXPORT Graph {
 enum class ExchangeDirection { forward, backward };
 
 /// Fills ghost rows (forward), or adds the gradient of ghost rows to the rows of their owners (backward).
-/// `features` is [n_total, width] in the evaluation dtype on the CPU. Forward: rows 0..n_local-1 are valid on entry, all rows
-/// must be on return. Backward: all rows are valid on entry; on return rows 0..n_local-1 hold own plus received gradients.
+/// `features` is [n_total, width] in the evaluation dtype on the CPU. Forward: rows 0..n_local-1 are valid on entry,
+/// all rows must be on return. Backward: all rows are valid on entry; on return rows 0..n_local-1 hold own plus
+/// received gradients.
 using ExchangeCallback = std::function<void(ExchangeDirection direction, std::int64_t layer, const Tensor& features)>;
 
 }  // namespace fastpath

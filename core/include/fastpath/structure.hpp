@@ -15,7 +15,8 @@ using Vec3 = std::array<double, 3>;
 
 /// A value of a comment line or of a per-atom column: integers, reals, truth values or words, in file order.
 /// More than one element means an array; `columns` of a column is its width.
-using Values = std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+using Values =
+    std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
 /// A per-atom column that fastpath itself does not use, kept so that nothing is lost on the way to an output file.
 struct AtomColumn {
@@ -27,9 +28,9 @@ struct AtomColumn {
 /// Atoms in space: what an evaluation starts from.
 struct FASTPATH_EXPORT Structure {
   std::vector<std::int32_t> atomic_numbers;
-  std::vector<Vec3> positions;          ///< angstrom
-  std::array<Vec3, 3> cell{};           ///< Rows are the lattice vectors a, b, c, in angstrom; zero where there is none.
-  std::array<bool, 3> pbc{};            ///< Periodic along a, b, c. A non-periodic axis may have any cell vector.
+  std::vector<Vec3> positions;  ///< angstrom
+  std::array<Vec3, 3> cell{};   ///< Rows are the lattice vectors a, b, c, in angstrom; zero where there is none.
+  std::array<bool, 3> pbc{};    ///< Periodic along a, b, c. A non-periodic axis may have any cell vector.
   std::vector<std::pair<std::string, Values>> info;  ///< Other keys of the comment line, in order.
   std::vector<AtomColumn> columns;                   ///< Other per-atom columns, in order.
 

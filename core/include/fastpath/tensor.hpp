@@ -42,8 +42,8 @@ class FASTPATH_EXPORT Tensor {
   /// A view of memory that somebody else owns; `owner` keeps it alive and may be null.
   /// @param data     Base address, or a device handle; element (0,...,0) lies `byte_offset` bytes after it.
   /// @param strides  In elements, one per axis; empty means row-major.
-  static Tensor wrap(void* data, Shape shape, Shape strides, DType dtype, Device device, std::shared_ptr<const void> owner,
-                     std::uint64_t byte_offset = 0);
+  static Tensor wrap(void* data, Shape shape, Shape strides, DType dtype, Device device,
+                     std::shared_ptr<const void> owner, std::uint64_t byte_offset = 0);
 
   bool defined() const noexcept { return defined_; }
   DType dtype() const noexcept { return dtype_; }
@@ -123,13 +123,14 @@ class FASTPATH_EXPORT Tensor {
 /// deleter once. Strides are always present. @throws Error(invalid_argument) for an undefined tensor.
 FASTPATH_EXPORT DLManagedTensor* to_dlpack(const Tensor& tensor);
 /// Takes over a DLPack tensor without copying; its deleter runs when the last Tensor that shares it goes.
-/// @throws Error(unsupported) for a dtype, lane count or device code fastpath does not have; the deleter has then not run.
+/// @throws Error(unsupported) for a dtype, lane count or device code fastpath does not have; the deleter has then not
+/// run.
 FASTPATH_EXPORT Tensor from_dlpack(DLManagedTensor* managed);
 
 template <class T>
 Tensor Tensor::from(Shape shape, const std::vector<T>& values) {
-  Tensor source = wrap(const_cast<T*>(values.data()), {static_cast<std::int64_t>(values.size())}, {},
-                       DTypeOf<T>::value, Device::cpu(), nullptr);
+  Tensor source = wrap(const_cast<T*>(values.data()), {static_cast<std::int64_t>(values.size())}, {}, DTypeOf<T>::value,
+                       Device::cpu(), nullptr);
   return source.view(std::move(shape)).clone();
 }
 

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fastpath/export.hpp"
+
+namespace fastpath {
+
+/// Why something is, or is not, used. A closed list; docs/reasons.md has a paragraph on each.
+enum class ReasonCode {
+  // What decided a module's path.
+  forced_reference,   ///< use_fast is false.
+  forced_fast,        ///< use_fast is true, or auto without a policy, and a kernel is usable.
+  policy_fast,        ///< The policy's threshold is reached on this device.
+  policy_reference,   ///< The policy's threshold is not reached.
+  unmeasured,         ///< auto on the CPU: nothing was measured that speaks for a kernel.
+  no_kernel,          ///< No plugin has a usable kernel; the candidates say why.
+  covered_by_parent,  ///< A fused parent runs fast and does this module's work.
+  no_fast_path,       ///< The module computes something no plugin was asked for.
+  deactivated,        ///< deactivate() was called.
+  fallback,           ///< A kernel was chosen but failed during the run; the reference ran.
+  chosen,             ///< A candidate: this kernel runs.
+  not_chosen,         ///< A candidate: usable, but another kernel is preferred.
+  // Why a kernel refuses (the plugin's own words follow).
+  op,
+  op_version,
+  device,
+  arch,
+  dtype,
+  pass,
+  config,
+  degree,
+  multiplicity,
+  instructions,
+  math_mode,
+  memory,
+  size,
+  other,
+  bad_answer,     ///< The plugin's answer contradicts itself.
+  create_failed,  ///< The kernel could not be created.
+  run_failed,     ///< The kernel failed before in this process and was taken out.
+  // The state of a plugin file.
+  usable,
+  no_directory,        ///< A search directory does not exist.
+  unreadable,          ///< A directory or file cannot be read.
+  not_a_file,          ///< Not a regular file.
+  not_elf,             ///< Not an ELF file.
+  truncated,           ///< Shorter than its own headers say: would kill the process if it were loaded.
+  wrong_class,         ///< 32-bit, big-endian, or not a shared object.
+  wrong_machine,       ///< For another CPU.
+  no_query_symbol,     ///< The query function is not exported.
+  no_metadata,         ///< The metadata section is missing.
+  bad_metadata,        ///< The metadata record is malformed.
+  abi_incompatible,    ///< No common ABI version.
+  missing_dependency,  ///< A library it needs is not found.
+  load_failed,         ///< The dynamic linker refused it for another cause.
+  query_failed,        ///< The query function returned an error or nothing, or threw.
+  bad_plugin,          ///< A mandatory entry is null, or a struct is too small.
+  metadata_mismatch,   ///< The loaded plugin names itself differently from its metadata.
+  enumerate_failed,    ///< Listing devices failed.
+  no_device,           ///< No driver or no device.
+  disabled,            ///< Disabled by configuration.
+  shadowed,            ///< The same id was found earlier in search order.
+  duplicate,           ///< The same file, by inode or content, was found earlier.
+  not_needed,          ///< Not loaded, because this evaluation cannot use it.
+};
+
+/// The stable name, e.g. "forced_reference".
+FASTPATH_EXPORT std::string_view to_string(ReasonCode code) noexcept;
+
+struct Reason {
+  ReasonCode code = ReasonCode::other;
+  std::string text;  ///< A sentence: what was found, what would be accepted.
+};
+
+/// An answer to "can this run there": yes, or every reason why not.
+class Support {
+ public:
+  static Support yes() { return {}; }
+  /// A refusal with one reason.
+  static Support no(ReasonCode code, std::string text) {
+    Support answer;
+    return answer.blocked(code, std::move(text));
+  }
+  /// Adds a reason; the answer is then no.
+  Support& blocked(ReasonCode code, std::string text) {
+    reasons_.push_back({code, std::move(text)});
+    return *this;
+  }
+  bool supported() const noexcept { return reasons_.empty(); }
+  explicit operator bool() const noexcept { return supported(); }
+  const std::vector<Reason>& reasons() const noexcept { return reasons_; }
+
+ private:
+  std::vector<Reason> reasons_;
+};
+
+}  // namespace fastpath

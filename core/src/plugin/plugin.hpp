@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fastpath/op.hpp"
+#include "fastpath/reason.hpp"
+#include "fastpath/registry.hpp"
+#include "fastpath/tensor.hpp"
+
+/// The host's side of the plugin ABI in C++ terms. Everything a plugin may do wrong ends here as a Reason or a
+/// CallStatus: no exception of a plugin, no unchecked size and no null pointer passes this layer.
+namespace fastpath::plugin {
+
+/// What a kernel promises about one (op, config, device, dtype, passes).
+struct KernelTraits {
+  std::int64_t min_edges = 0;
+  std::int64_t max_edges = 0;  ///< 0: no limit.
+  std::int64_t prior_edges = -1;
+  double tolerance = 0;
+  std::uint32_t flags = 0;
+  std::int32_t math_mode = 0;
+  std::int32_t rank = 0;
+  bool unknown_until_open = false;
+};
+
+/// How a call ended; `status` is FP_OK or an FP_E_* value, `text` what the plugin reported.
+struct CallStatus {
+  std::int32_t status = 0;
+  std::string text;
+  bool ok() const noexcept { return status == 0; }
+  /// unsupported, out_of_memory, busy: the reference can take over.
+  bool recoverable() const noexcept;
+};
+
+/// A kernel of a plugin, created for one op configuration, device and dtype. One thread at a time.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual const std::string& plugin_id() const noexcept = 0;
+  virtual const KernelTraits& traits() const noexcept = 0;
+  /// Binds parameters (on the kernel's device) if `version` differs from the last one bound.
+  virtual CallStatus bind(std::span<const Tensor> parameters, std::uint64_t version) = 0;
+  /// Bytes that forward keeps for backward. A plugin error counts as 0.
+  virtual std::uint64_t saved_bytes(const OpCall& call) = 0;
+  /// Runs; scratch memory is kept between calls. Complete when it returns.
+  virtual CallStatus run(const OpCall& call) = 0;
+};
+
+/// An open device: its memory and its kernels. Thread-safe.
+class OpenDevice {
+ public:
+  virtual ~OpenDevice() = default;
+  virtual const DeviceInfo& info() const noexcept = 0;
+  /// False for the CPU and for kernel-only plugins: tensors then live in host memory, or with another plugin.
+  virtual bool owns_memory() const noexcept = 0;
+  /// Fresh device memory; its content is undefined. @throws Error(out_of_memory), Error(device_lost),
+  /// Error(kernel_failed).
+  virtual Tensor allocate(const Shape& shape, DType dtype) = 0;
+  /// Copies contiguous tensors of equal size and dtype; complete on return. Same errors.
+  virtual void copy_to_device(const Tensor& host, const Tensor& device) = 0;
+  virtual void copy_from_device(const Tensor& device, const Tensor& host) = 0;
+  virtual void fill_zero(const Tensor& device) = 0;
+  /// @throws Error(unavailable) with the plugin's text if the kernel cannot be created.
+  virtual std::unique_ptr<Kernel> create_kernel(const OpSpec& op, DType dtype, Passes passes) = 0;
+};
+
+/// A plugin that was loaded and negotiated. Thread-safe; pinned for the life of the process.
+class LoadedPlugin {
+ public:
+  virtual ~LoadedPlugin() = default;
+  virtual const PluginInfo& info() const noexcept = 0;
+  /// The device of this plugin that is the asked one, or null.
+  virtual const DeviceInfo* find_device(const Device& device) const noexcept = 0;
+  /// All blockers, or yes with traits. Validates the answer (reason bad_answer).
+  virtual Support query(const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes,
+                        KernelTraits* traits) = 0;
+  /// Opens the device once and keeps it. @throws Error(unavailable) or Error(device_lost) with the plugin's text.
+  virtual std::shared_ptr<OpenDevice> open(const DeviceInfo& device) = 0;
+};
+
+}  // namespace fastpath::plugin
+
+namespace fastpath {
+
+class PluginRegistry::Impl {
+ public:
+  virtual ~Impl() = default;
+  virtual std::vector<SearchDirectory> search_path() const = 0;
+  virtual std::vector<PluginInfo> plugins() = 0;
+  /// Usable plugins that have devices of this kind, in search order; loads only files whose metadata names the kind.
+  virtual std::vector<std::shared_ptr<plugin::LoadedPlugin>> usable(DeviceKind kind) = 0;
+};
+
+}  // namespace fastpath
