@@ -1,0 +1,2 @@
+// The ABI header alone, as C11: vendors may write a plugin in C.
+#include "fastpath/plugin.h"

@@ -1,0 +1,3 @@
+#include "fastpath/tensor.hpp"
+#include "options.hpp"
+#include "tensor/private.hpp"

@@ -1,0 +1,2 @@
+#include <vector>
+#include "fastpath/tensor.hpp"
