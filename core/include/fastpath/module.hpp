@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,7 +34,7 @@ class FASTPATH_EXPORT StateDict {
 
  private:
   std::vector<Entry> entries_;
-  std::vector<std::size_t> by_name_;  // indices into entries_, sorted by name
+  std::map<std::string, std::size_t, std::less<>> by_name_;  // indices into entries_
 };
 
 /// Whether load_state_dict refuses names that are missing or unexpected. A wrong shape or dtype kind is refused always.

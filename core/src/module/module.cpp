@@ -76,21 +76,19 @@ std::string mismatch(const Tensor& source, const Tensor& target) {
 }  // namespace
 
 void StateDict::add(std::string name, Tensor tensor) {
-  const auto at = std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                                   [&](std::size_t i, const std::string& key) { return entries_[i].first < key; });
-  if (at != by_name_.end() && entries_[*at].first == name) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("state dict has two tensors named '{}'", name));
+  const auto [at, fresh] = by_name_.try_emplace(name, entries_.size());
+  if (!fresh) throw Error(ErrorCode::invalid_argument, fmt::format("state dict has two tensors named '{}'", name));
+  try {
+    entries_.emplace_back(std::move(name), std::move(tensor));
+  } catch (...) {
+    by_name_.erase(at);
+    throw;
   }
-  const auto place = at - by_name_.begin();
-  by_name_.reserve(by_name_.size() + 1);
-  entries_.emplace_back(std::move(name), std::move(tensor));
-  by_name_.insert(by_name_.begin() + place, entries_.size() - 1);
 }
 
 const Tensor* StateDict::find(std::string_view name) const noexcept {
-  const auto at = std::lower_bound(by_name_.begin(), by_name_.end(), name,
-                                   [&](std::size_t i, std::string_view key) { return entries_[i].first < key; });
-  return at != by_name_.end() && entries_[*at].first == name ? &entries_[*at].second : nullptr;
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : &entries_[at->second].second;
 }
 
 const Tensor& StateDict::at(std::string_view name) const {
