@@ -1,0 +1,30 @@
+# Installs three components: `sdk` and `core`, each with an export set of its own so that either is found without the
+# other, and `plugins`. Each plugin's own rule stands in plugins/CMakeLists.txt.
+include_guard(GLOBAL)
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/fastpath")
+set(plugin_dir "${CMAKE_INSTALL_LIBDIR}/fastpath/plugins")
+
+install(TARGETS fastpath_sdk EXPORT fastpath-sdk FILE_SET HEADERS COMPONENT sdk)
+install(FILES sdk/cmake/FastpathPlugin.cmake sdk/cmake/plugin.map DESTINATION "${package_dir}" COMPONENT sdk)
+
+install(TARGETS fastpath EXPORT fastpath-core
+  LIBRARY COMPONENT core
+  FILE_SET HEADERS COMPONENT core)
+if(TARGET fastpath_cli)
+  set_target_properties(fastpath_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS fastpath_cli RUNTIME COMPONENT core)
+endif()
+
+configure_package_config_file(cmake/fastpath-config.cmake.in generated/fastpath-config.cmake
+  INSTALL_DESTINATION "${package_dir}" PATH_VARS plugin_dir)
+write_basic_package_version_file(generated/fastpath-config-version.cmake COMPATIBILITY SameMinorVersion)
+foreach(component IN ITEMS sdk core)
+  install(EXPORT fastpath-${component} NAMESPACE fastpath:: FILE fastpath-${component}-targets.cmake
+    DESTINATION "${package_dir}" COMPONENT ${component})
+  install(FILES "${PROJECT_BINARY_DIR}/generated/fastpath-config.cmake"
+                "${PROJECT_BINARY_DIR}/generated/fastpath-config-version.cmake"
+    DESTINATION "${package_dir}" COMPONENT ${component})
+  install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT ${component})
+endforeach()
