@@ -1,0 +1,188 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fastpath/context.hpp"
+#include "fastpath/export.hpp"
+#include "fastpath/module.hpp"
+#include "fastpath/op.hpp"
+#include "fastpath/policy.hpp"
+#include "fastpath/reason.hpp"
+#include "fastpath/registry.hpp"
+
+namespace fastpath {
+
+namespace plugin {
+class Kernel;
+class OpenDevice;
+struct CallStatus;
+}  // namespace plugin
+
+/// Whether fast paths are used: never, always where available, or where available and measured to be faster.
+enum class UseFast { never, always, automatic };
+/// "false", "true", "auto".
+FASTPATH_EXPORT std::string_view to_string(UseFast value) noexcept;
+
+/// The setting a user means. Text: true, false, on, off, auto, in any case.
+/// Only exactly `bool` counts as a truth value: integers do not compile, and a string literal is text.
+/// @throws Error(invalid_argument) for other text, naming it and what is accepted.
+inline UseFast resolve_use_fast(UseFast value) { return value; }
+FASTPATH_EXPORT UseFast resolve_use_fast(std::string_view text);
+template <std::same_as<bool> Bool>
+UseFast resolve_use_fast(Bool value) {
+  return value ? UseFast::always : UseFast::never;
+}
+template <std::integral Integer>
+requires(!std::same_as<Integer, bool>) UseFast resolve_use_fast(Integer)
+= delete;
+UseFast resolve_use_fast(std::nullptr_t) = delete;
+
+/// A module whose evaluation a plugin kernel may take over. It keeps exactly the parameters, buffers and state dict of
+/// its reference. Not thread-safe: one evaluation at a time; Model::replica() makes more.
+class FASTPATH_EXPORT FastPathModule : public Module {
+ public:
+  FastPathModule();
+  ~FastPathModule() override;
+
+  std::string kind() const override { return op().id; }
+  /// What plugins are asked for. Stays valid until the module's tensors change.
+  virtual const OpSpec& op() const = 0;
+
+  /// Yes if some plugin has a usable kernel for this module there; otherwise every reason why not, of every plugin.
+  Support fast_supported(const Device& device, DType dtype, Passes passes, Context* context = nullptr) const;
+  /// True if the last select() gave this module a kernel and nothing took it away since.
+  bool fast_active() const noexcept;
+  /// Where the chosen path wants its tensors: the kernel's device if it owns memory, otherwise the CPU.
+  Device placement() const noexcept;
+
+  /// Evaluates by the chosen path. Tensors must lie on placement(). A recoverable failure of a kernel on host tensors
+  /// is answered by the reference and recorded: fast_active() is then false and last_failure() says why.
+  /// @throws Error(invalid_argument) for wrong shapes, dtypes, or tensors on different devices (both are named);
+  ///   Error(kernel_failed) or Error(device_lost) for other failures, Error(numerics) where a kernel reports it.
+  void run(const OpCall& call);
+  /// Evaluates by the reference, whatever is chosen. Tensors on the CPU.
+  void run_reference(const OpCall& call);
+  const std::optional<Reason>& last_failure() const noexcept;
+
+  /// Parameters and buffers in the order of the op's schema, converted once per version to `dtype`. Undefined where an
+  /// optional one is absent.
+  const std::vector<Tensor>& op_parameters(DType dtype) const;
+
+  /// Fast-path modules whose work this one does when it runs fast: by default every one below it.
+  virtual std::vector<FastPathModule*> covered();
+
+  // For the library: see core/src/dispatch.
+  struct State;
+  State& state() noexcept { return *state_; }
+  /// Shares converted parameters with another module of equal tensors (a replica).
+  void share_parameters(const FastPathModule& other);
+
+ protected:
+  /// The reference. `parameters` are op_parameters() in the dtype of the call.
+  virtual void reference(const OpCall& call, const std::vector<Tensor>& parameters) = 0;
+  /// Own tensors in the order of the op's schema, as stored.
+  virtual std::vector<Tensor> schema_tensors() const = 0;
+  void on_change() override;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// A kernel that was considered for a module.
+struct Candidate {
+  enum class Verdict { chosen, not_chosen, refused };
+  std::string plugin;
+  Verdict verdict = Verdict::refused;
+  std::vector<Reason> reasons;
+};
+FASTPATH_EXPORT std::string_view to_string(Candidate::Verdict verdict) noexcept;
+
+/// One module's part of a selection.
+struct Decision {
+  std::string module;  ///< Dotted name.
+  std::string op;
+  std::string choice;  ///< A plugin id, or "reference".
+  Reason reason;
+  std::vector<Candidate> candidates;  ///< Empty under use_fast false: no plugin is asked, or even loaded.
+  bool fast() const noexcept { return choice != "reference"; }
+};
+
+/// Which kernel, or the reference, each module uses in one evaluation.
+struct Selection {
+  std::vector<Decision> decisions;
+  bool any_fast() const noexcept;
+  explicit operator bool() const noexcept { return any_fast(); }
+};
+
+/// A fast-path module and its dotted name.
+struct NamedFastModule {
+  std::string name;
+  FastPathModule* module = nullptr;
+};
+
+/// Every fast-path module inside, in definition order; a shared module once, fused parents and their children both.
+FASTPATH_EXPORT std::vector<NamedFastModule> fast_modules(Module& model);
+
+/// Those of fast_modules(model) that some plugin can run there, found one by one as the range is walked.
+class FASTPATH_EXPORT FastCapableRange {
+ public:
+  class iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = NamedFastModule;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const NamedFastModule*;
+    using reference = const NamedFastModule&;
+    reference operator*() const { return range_->modules_[at_]; }
+    pointer operator->() const { return &range_->modules_[at_]; }
+    iterator& operator++() {
+      at_ = range_->next(at_ + 1);
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const iterator& a, const iterator& b) { return a.at_ == b.at_; }
+
+   private:
+    friend class FastCapableRange;
+    iterator(const FastCapableRange* range, std::size_t at) : range_(range), at_(at) {}
+    const FastCapableRange* range_;
+    std::size_t at_;
+  };
+  FastCapableRange(std::vector<NamedFastModule> modules, Device device, DType dtype, Passes passes, Context* context)
+      : modules_(std::move(modules)), device_(device), dtype_(dtype), passes_(passes), context_(context) {}
+  iterator begin() const { return {this, next(0)}; }
+  iterator end() const { return {this, modules_.size()}; }
+
+ private:
+  std::size_t next(std::size_t from) const;
+  std::vector<NamedFastModule> modules_;
+  Device device_;
+  DType dtype_;
+  Passes passes_;
+  Context* context_;
+};
+FASTPATH_EXPORT FastCapableRange iter_fast_capable(Module& model, const Device& device, DType dtype, Passes passes,
+                                                   Context* context = nullptr);
+
+/// Decides the path of every module for one evaluation and writes it into the modules (those that get the reference
+/// too). Plugins are asked, and loaded, only when fast is wanted. Children of a fused parent that runs fast get the
+/// reference with reason covered_by_parent. Under float32 with any kernel chosen, warn_float32_once() is called.
+/// @param policy  Null makes `automatic` behave as `always`.
+/// @param context Null: Context::process().
+FASTPATH_EXPORT Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast,
+                                 const AutoPolicy* policy, const Device& device, DType dtype, ProblemSize size,
+                                 Passes passes, Context* context = nullptr);
+
+/// Clears fast_active everywhere below; modules run their reference until the next select().
+FASTPATH_EXPORT void deactivate(Module& model);
+
+}  // namespace fastpath

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fastpath/context.hpp"
+#include "fastpath/export.hpp"
+#include "fastpath/fast_path.hpp"
+#include "fastpath/graph.hpp"
+#include "fastpath/module.hpp"
+#include "fastpath/structure.hpp"
+
+namespace fastpath {
+
+struct EvaluateOptions {
+  Device device = Device::cpu();
+  DType dtype = DType::float64;     ///< Of the evaluation; parameters are converted once.
+  std::optional<UseFast> use_fast;  ///< Overrides the model's setting for this call.
+  bool forces = true;
+  bool stress = true;  ///< Only where the structure is periodic in all three directions.
+  bool require_fast =
+      false;         ///< A capable module that would run, or runs, its reference is an error. Also FASTPATH_STRICT=1.
+  int threads = 0;   ///< 0: as the context says.
+  std::string head;  ///< Empty: the frame's `head=`, else the first.
+  ExchangeCallback exchange;         ///< Exact message passing under domain decomposition; see ExchangeCallback.
+  bool parameter_gradients = false;  ///< dE/dp of every parameter.
+  /// [n_nodes, 3] float64, angstrom: also derive every result along this displacement of the positions (Hessian-vector
+  /// products, force matching). Undefined: do not.
+  Tensor direction;
+  std::uint64_t memory_limit = 0;  ///< Bytes; 0: the memory of the machine. A run that cannot fit is refused early.
+  Context* context = nullptr;      ///< Null: Context::process().
+};
+
+struct EvaluationResult {
+  double energy = 0;     ///< eV, of the local atoms.
+  Tensor node_energies;  ///< [n_local] float64, eV
+  Tensor forces;  ///< [n_nodes, 3] float64, eV/angstrom; ghosts included, for the host to reduce. Undefined if not
+                  ///< asked for.
+  std::optional<std::array<std::array<double, 3>, 3>>
+      stress;                                     ///< eV/angstrom^3; positive where the energy rises under expansion.
+  std::array<std::array<double, 3>, 3> virial{};  ///< eV
+  Tensor edge_forces;                     ///< [n_edges, 3] float64: +dE/d(edge vector) in the graph's edge order.
+  StateDict parameter_gradients;          ///< eV per unit of each parameter.
+  Tensor forces_tangent;                  ///< [n_nodes, 3]: minus the Hessian times `direction`.
+  StateDict parameter_gradients_tangent;  ///< Derivative of parameter_gradients along `direction`.
+  std::int64_t n_edges = 0;
+  std::int64_t n_atoms = 0;
+  Selection selection;
+  double seconds = 0;            ///< The evaluation alone.
+  double seconds_graph = 0;      ///< Building the neighbour list.
+  double seconds_first_use = 0;  ///< Loading plugins, creating kernels, converting parameters.
+};
+
+/// Memory that an evaluation needs on the evaluation device beyond the model's parameters.
+struct MemoryEstimate {
+  std::uint64_t workspace_bytes = 0;
+  std::uint64_t parameter_bytes = 0;
+};
+
+/// A root module with a `use_fast` setting and a policy. One evaluation at a time per instance; see replica().
+class FASTPATH_EXPORT Model : public Module {
+ public:
+  /// Loads a model folder (docs/model-format.md) or a name in the hub.
+  /// @throws Error(not_found) for a missing folder or file, Error(bad_file) listing every unknown or missing key and
+  /// tensor.
+  static std::shared_ptr<Model> load(const std::filesystem::path& directory);
+  /// A new model with weights drawn from `seed`; the same seed gives the same weights everywhere.
+  /// @param config  Text of a config.json. @throws Error(bad_file) as load().
+  static std::shared_ptr<Model> create(const std::string& config, std::uint64_t seed);
+  ~Model() override;
+
+  /// Writes config.json and model.safetensors; the folder must not exist or be empty. @throws Error(io), nothing is
+  /// left behind.
+  void save(const std::filesystem::path& directory) const;
+
+  UseFast use_fast() const noexcept { return use_fast_; }
+  void set_use_fast(UseFast value) noexcept { use_fast_ = value; }
+  /// Never null; AutoPolicy::builtin() by default. Setting null restores that.
+  const std::shared_ptr<const AutoPolicy>& policy() const noexcept { return policy_; }
+  void set_policy(std::shared_ptr<const AutoPolicy> policy);
+
+  virtual const std::string& architecture() const = 0;
+  virtual const std::vector<std::int32_t>& atomic_numbers() const = 0;
+  virtual const std::vector<std::string>& heads() const = 0;
+  virtual double r_max() const = 0;  ///< angstrom
+  virtual int num_interactions() const = 0;
+  virtual DType stored_dtype() const = 0;
+  /// Text of a config.json that describes this model.
+  virtual std::string config_text() const = 0;
+
+  /// Energy, forces and stress of a structure, or of a host's own graph.
+  /// @throws Error(invalid_argument) naming the atom, species, option or device; Error(strict_violation) listing every
+  ///   module and reason; Error(out_of_memory) with needed and available bytes; Error(numerics) if a result is not
+  ///   finite.
+  EvaluationResult evaluate(const Structure& structure, const EvaluateOptions& options = {});
+  EvaluationResult evaluate(const Graph& graph, const EvaluateOptions& options = {});
+
+  /// The selection an evaluation of this size would make; also written into the modules.
+  Selection explain(ProblemSize size, const EvaluateOptions& options = {});
+  MemoryEstimate memory_estimate(const Structure& structure, const EvaluateOptions& options = {}) const;
+  MemoryEstimate memory_estimate(ProblemSize size, const EvaluateOptions& options = {}) const;
+
+  /// Another instance on the same parameters, for another thread. Costs almost nothing.
+  virtual std::shared_ptr<Model> replica() const = 0;
+
+  void for_each_model(const std::function<void(Model&)>& visit) override;
+
+ protected:
+  Model();
+  virtual EvaluationResult run(const Graph& graph, const EvaluateOptions& options) = 0;
+  virtual MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const = 0;
+
+ private:
+  UseFast use_fast_ = UseFast::automatic;
+  std::shared_ptr<const AutoPolicy> policy_;
+};
+
+/// Sets `use_fast` of every model inside, through wrappers, and returns the module it was given. The value is checked
+/// before anything changes. @throws as resolve_use_fast.
+template <class ModuleType, class Value>
+ModuleType& set_use_fast(ModuleType& module, Value&& value) {
+  const UseFast resolved = resolve_use_fast(std::forward<Value>(value));
+  module.for_each_model([resolved](Model& model) { model.set_use_fast(resolved); });
+  return module;
+}
+
+}  // namespace fastpath
