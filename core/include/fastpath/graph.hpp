@@ -33,7 +33,8 @@ class FASTPATH_EXPORT Graph {
   /// All directed pairs closer than `r_max` (strictly), by a cell list, O(n_atoms) for a bounded density.
   /// Periodic self-images stay; an atom is not its own neighbour under shift zero. Non-periodic axes never wrap.
   /// @throws Error(invalid_argument) naming the atom, pair or axis: non-finite positions, atoms closer than
-  ///   kMinDistance, a periodic axis with a degenerate cell vector, r_max not positive and finite, sizes that differ.
+  ///   kMinDistance, a periodic axis with a degenerate cell vector, r_max not positive and finite, sizes that differ,
+  ///   coordinates beyond 1e12 angstrom; Error(out_of_memory) naming the expected number of pairs if they cannot fit.
   static Graph from_structure(const Structure& structure, double r_max);
 
   /// Sorts a host's own list. Edges at or beyond `r_max` are kept: they contribute nothing, and the host sees its
