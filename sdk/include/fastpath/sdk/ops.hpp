@@ -44,6 +44,8 @@ struct Signature {
 
 enum class Normalization { component, norm, integral };
 enum class DistanceTransform { none, agnesi, soft };
+/// What the fan-in of a path counts: all channels into its output block, or its own times the paths into the block.
+enum class PathNormalization { element, path };
 
 /// Y(v), operators.md 2.2. inputs: vectors [E,3]. outputs: sh [E,(l_max+1)^2], blocks l = 0..l_max.
 struct SphericalHarmonicsConfig {
@@ -105,11 +107,12 @@ struct IrrepsLinearConfig {
   Irreps in, out;
   bool bias = false;   ///< Adds a bias to 0e outputs, concatenated in block order.
   double scale = 1.0;  ///< Extra factor on the weighted sum, e.g. 1/avg_num_neighbors; not on the bias.
+  PathNormalization normalization = PathNormalization::element;
 
   struct Path {
     std::size_t in, out;         ///< Blocks.
     std::int64_t weight_offset;  ///< Of the (mul_in, mul_out) row-major matrix.
-    double factor;               ///< scale / sqrt(fan-in of the output block).
+    double factor;               ///< scale / sqrt(fan-in).
   };
   std::vector<Path> paths() const;
   std::int64_t weight_numel() const;
@@ -195,9 +198,10 @@ inline int small(const Attributes& a, std::string_view name, std::int64_t low, s
                                              ", expected " + std::to_string(low) + ".." + std::to_string(high));
   return static_cast<int>(value);
 }
-inline std::vector<IrrepsLinearConfig::Path> linear_paths(const Irreps& in, const Irreps& out, std::int64_t n_species,
-                                                          double scale) {
-  std::vector<std::int64_t> fan(out.size(), 0);
+inline std::vector<IrrepsLinearConfig::Path> linear_paths(
+    const Irreps& in, const Irreps& out, std::int64_t n_species, double scale,
+    PathNormalization normalization = PathNormalization::element) {
+  std::vector<std::int64_t> fan(out.size(), 0), count(out.size(), 0);
   std::vector<IrrepsLinearConfig::Path> paths;
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -206,9 +210,14 @@ inline std::vector<IrrepsLinearConfig::Path> linear_paths(const Irreps& in, cons
       paths.push_back({i, o, offset, 0.0});
       offset += in[i].mul * n_species * out[o].mul;
       fan[o] += in[i].mul * n_species;
+      ++count[o];
     }
   }
-  for (IrrepsLinearConfig::Path& path : paths) path.factor = scale / std::sqrt(static_cast<double>(fan[path.out]));
+  for (IrrepsLinearConfig::Path& path : paths) {
+    const bool per_path = normalization == PathNormalization::path;
+    const std::int64_t elements = per_path ? in[path.in].mul * n_species * count[path.out] : fan[path.out];
+    path.factor = scale / std::sqrt(static_cast<double>(elements));
+  }
   return paths;
 }
 }  // namespace detail
@@ -320,7 +329,7 @@ inline Signature RadialMlpConfig::signature() const {
 }
 
 inline std::vector<IrrepsLinearConfig::Path> IrrepsLinearConfig::paths() const {
-  return detail::linear_paths(in, out, 1, scale);
+  return detail::linear_paths(in, out, 1, scale, normalization);
 }
 inline std::int64_t IrrepsLinearConfig::weight_numel() const {
   std::int64_t total = 0;
@@ -332,11 +341,14 @@ inline Attributes IrrepsLinearConfig::attributes() const {
   Attributes a;
   a.set("irreps_in", in.text()).set("irreps_out", out.text());
   a.set("bias", Attributes::Integers{bias ? 1 : 0}).set("scale", Attributes::Reals{scale});
+  a.set("path_normalization", std::string(normalization == PathNormalization::path ? "path" : "element"));
   return a;
 }
 inline IrrepsLinearConfig IrrepsLinearConfig::from(const Attributes& a) {
+  const std::string& name = a.text("path_normalization");
+  detail::require(name == "element" || name == "path", "path_normalization '" + name + "', expected element or path");
   return {Irreps::parse(a.text("irreps_in")), Irreps::parse(a.text("irreps_out")), detail::small(a, "bias", 0, 1) == 1,
-          a.real("scale")};
+          a.real("scale"), name == "path" ? PathNormalization::path : PathNormalization::element};
 }
 inline Signature IrrepsLinearConfig::signature() const {
   return {{{.name = "x", .axis = Axis::rows, .trailing = {in.dim()}}},
