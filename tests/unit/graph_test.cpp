@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <map>
-#include <numeric>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "fastpath/error.hpp"
+#include "fastpath/safetensors.hpp"
 
 namespace fastpath {
 namespace {
@@ -305,6 +307,66 @@ TEST(Graph, KeepsSelfImagesOfACellSmallerThanTheCutoff) {
   EXPECT_NEAR(*graph.volume(), 32.64, 1e-13);  // rounding of a sum of products of about 30
   EXPECT_EQ(graph.atomic_numbers().span<std::int32_t>()[0], 8);
   expect_consistent(graph);
+}
+
+/// The published edges of the five reference structures, computed by another program from the same coordinates.
+TEST(Graph, HasTheEdgesOfTheReferenceStructures) {
+  const std::string folder = std::string(FASTPATH_TEST_DATA) + "/refdata/mace_a/";
+  const nlohmann::json expected = nlohmann::json::parse(std::ifstream(folder + "expected.json"));
+  const double r_max = nlohmann::json::parse(std::ifstream(folder + "model/config.json")).at("r_max").get<double>();
+  std::map<std::string, Tensor> data;
+  for (const auto& [name, tensor] : read_safetensors(folder + "data.safetensors").tensors) data[name] = tensor;
+  for (const std::string name : {"molecule", "triclinic", "water8", "slab", "sparse"}) {
+    SCOPED_TRACE(name);
+    const auto doubles = [&](const std::string& key) { return data.at(name + ":" + key).span<double>(); };
+    const auto integers = [&](const std::string& key) { return data.at(name + ":" + key).span<std::int64_t>(); };
+    Structure structure;
+    for (const std::int64_t number : integers("numbers")) {
+      structure.atomic_numbers.push_back(static_cast<std::int32_t>(number));
+    }
+    for (std::size_t i = 0; i < structure.atomic_numbers.size(); ++i) {
+      structure.positions.push_back(
+          {doubles("positions")[3 * i], doubles("positions")[3 * i + 1], doubles("positions")[3 * i + 2]});
+    }
+    for (std::size_t d = 0; d < 3; ++d) {
+      structure.pbc[d] = data.at(name + ":pbc").span<bool>()[d];
+      for (std::size_t c = 0; c < 3; ++c) structure.cell[d][c] = doubles("cell")[3 * d + c];
+    }
+    const Graph graph = Graph::from_structure(structure, r_max);
+    EXPECT_EQ(graph.n_edges(), expected.at(name).at("n_edges").get<std::int64_t>());
+    EXPECT_EQ(graph.volume().has_value(), expected.at(name).contains("stress"));
+
+    // Edges as (receiver, sender, unit shift): the unit shift of ours is what its shift is closest to.
+    using UnitEdge = std::tuple<std::int64_t, std::int64_t, std::array<std::int64_t, 3>>;
+    const auto n_edges = static_cast<std::size_t>(data.at(name + ":edge_index").size(1));
+    ASSERT_EQ(static_cast<std::size_t>(graph.n_edges()), n_edges);
+    std::map<UnitEdge, Vec3> theirs;
+    for (std::size_t e = 0; e < n_edges; ++e) {
+      std::array<std::int64_t, 3> unit{};
+      Vec3 shift{};
+      for (std::size_t c = 0; c < 3; ++c) {
+        unit[c] = std::llround(doubles("unit_shifts")[3 * e + c]);
+        shift[c] = doubles("shifts")[3 * e + c];
+      }
+      theirs[{integers("edge_index")[n_edges + e], integers("edge_index")[e], unit}] = shift;
+    }
+    ASSERT_EQ(theirs.size(), n_edges);
+    const Matrix inverse_cell = volume_of(structure.cell) > 0 ? inverse(structure.cell) : Matrix{};
+    for (const auto& [receiver, sender, shift] : edges_of(graph)) {
+      std::array<std::int64_t, 3> unit{};
+      for (std::size_t d = 0; d < 3; ++d) {
+        unit[d] =
+            std::llround(shift[0] * inverse_cell[0][d] + shift[1] * inverse_cell[1][d] + shift[2] * inverse_cell[2][d]);
+      }
+      const auto edge = theirs.find({receiver, sender, unit});
+      ASSERT_NE(edge, theirs.end()) << receiver << " " << sender;
+      // Both sum three products of at most a few cells of up to 30 angstrom.
+      EXPECT_THAT(shift, testing::Pointwise(testing::DoubleNear(1e-13), edge->second));
+      theirs.erase(edge);
+    }
+    expect_consistent(graph);
+    expect_symmetric(graph);
+  }
 }
 
 TEST(Graph, OfOneAtomHoldsOnlyItsImages) {
