@@ -16,7 +16,7 @@ namespace {
 constexpr std::array<char, 3> kAxisName{'a', 'b', 'c'};
 
 /// Coplanar vectors leave a relative volume of a few 1e-16; what a skewed but usable cell leaves is far above this.
-constexpr double kMinRelativeMeasure = 1e-12;
+constexpr double kMinRelativeMeasure = 1e-14;
 
 double measure_of(const std::vector<Vec3>& rows) {
   switch (rows.size()) {
