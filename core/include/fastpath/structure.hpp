@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -14,7 +15,7 @@ namespace fastpath {
 using Vec3 = std::array<double, 3>;
 
 /// A value of a comment line or of a per-atom column: integers, reals, truth values or words, in file order.
-/// More than one element means an array; `columns` of a column is its width.
+/// More than one element means an array.
 using Values =
     std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
@@ -35,11 +36,24 @@ struct FASTPATH_EXPORT Structure {
   std::vector<AtomColumn> columns;                   ///< Other per-atom columns, in order.
 
   std::int64_t size() const noexcept { return static_cast<std::int64_t>(positions.size()); }
+
+  /// The value of a key, or null. Valid until `info` changes.
+  const Values* find_info(std::string_view key) const noexcept;
+  /// Gives a key a value: in its old place if it has one, otherwise last.
+  void set_info(std::string key, Values values);
+  /// The column of a name, or null. Valid until `columns` changes.
+  const AtomColumn* find_column(std::string_view name) const noexcept;
+  /// Gives a column its values: in its old place if there is one of that name, otherwise last.
+  /// @throws Error(invalid_argument) unless there are size() * width values and the width is at least 1.
+  void set_column(AtomColumn column);
 };
+
+/// Number of elements of a value.
+FASTPATH_EXPORT std::size_t count(const Values& values) noexcept;
 
 /// Chemical symbol of an atomic number 1..118, "X" for 0. @throws Error(invalid_argument) for any other.
 FASTPATH_EXPORT std::string chemical_symbol(std::int32_t atomic_number);
-/// Atomic number of a symbol (case as usual: "Si"). @throws Error(invalid_argument) naming the text.
+/// Atomic number of a symbol (case as usual: "Si"), 0 for "X". @throws Error(invalid_argument) naming the text.
 FASTPATH_EXPORT std::int32_t atomic_number(const std::string& symbol);
 
 }  // namespace fastpath
