@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 
 #include "ops/activation.hpp"
-#include "ops_support.hpp"
+#include "support/ops_data.hpp"
 
 namespace fastpath::ops {
 namespace {
+
+using namespace test;
 
 using D = Dual<double>;
 

@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include "ops_support.hpp"
+#include "support/ops_data.hpp"
 
 namespace fastpath::ops {
 namespace {
+
+using namespace test;
 
 template <class S>
 std::vector<S> lengths(const std::vector<S>& vectors) {
@@ -23,8 +25,8 @@ std::vector<S> lengths_gradient(const std::vector<S>& vectors, const std::vector
 
 TEST(EdgeGeometry, LengthsAndTheirGradient) {
   EXPECT_EQ(lengths<double>({3, 0, 4, 1, 2, 2}), (Reals{5, 3}));
-  EXPECT_LE(error(lengths_gradient<double>({3, 0, 4, 1, 2, 2}, {10, 3}), {6, 0, 8, 1, 2, 2}), 1e-15);
-  EXPECT_LE(error(lengths<float>({3, 0, 4, 1, 2, 3}), {5, std::sqrt(14.0)}), 1e-7);
+  EXPECT_LE(relative_error(lengths_gradient<double>({3, 0, 4, 1, 2, 2}, {10, 3}), {6, 0, 8, 1, 2, 2}), 1e-15);
+  EXPECT_LE(relative_error(lengths<float>({3, 0, 4, 1, 2, 3}), {5, std::sqrt(14.0)}), 1e-7);
 }
 
 TEST(EdgeGeometry, ZeroVectorHasLengthZeroAndNoGradient) {
@@ -36,19 +38,20 @@ TEST(EdgeGeometry, ZeroVectorHasLengthZeroAndNoGradient) {
 }
 
 TEST(EdgeGeometry, TangentsMatchFiniteDifferences) {
-  const Reals vectors = random_reals(15, 1), direction = random_reals(15, 2), grad = random_reals(5, 3);
-  EXPECT_LE(error(tangents_of(lengths(duals(vectors, direction))),
-                  difference([](const Reals& v) { return lengths(v); }, vectors, direction)),
+  const Reals vectors = random_values(15, 1), direction = random_values(15, 2), grad = random_values(5, 3);
+  EXPECT_LE(relative_error(tangents_of(lengths(duals(vectors, direction))),
+                           difference([](const Reals& v) { return lengths(v); }, vectors, direction)),
             1e-8);
-  EXPECT_LE(error(tangents_of(lengths_gradient(duals(vectors, direction), duals(grad, Reals(5, 0.0)))),
-                  difference([&](const Reals& v) { return lengths_gradient(v, grad); }, vectors, direction, 1e-4)),
-            1e-8);
+  EXPECT_LE(
+      relative_error(tangents_of(lengths_gradient(duals(vectors, direction), duals(grad))),
+                     difference([&](const Reals& v) { return lengths_gradient(v, grad); }, vectors, direction, 1e-4)),
+      1e-8);
 }
 
 /// E = sum over edges of w_e . sin(v_e), on 4 nodes with a self-image and a repeated pair; node 3 has no edge.
 struct Springs {
   Indices sender{0, 1, 1, 2, 0, 0}, receiver{1, 0, 2, 1, 0, 1};
-  Reals positions = random_reals(12, 5), shifts = random_reals(18, 6), w = random_reals(18, 7);
+  Reals positions = random_values(12, 5), shifts = random_values(18, 6), w = random_values(18, 7);
 
   Reals vectors(const Reals& at) const {
     Reals v = shifts;
@@ -91,7 +94,7 @@ TEST(EdgeGeometry, ForcesAreMinusTheGradientOfTheEnergyAndAddUpToZero) {
   Reals from_float(12, 99.0);
   accumulate_forces<float>(4, 6, springs.sender.data(), springs.receiver.data(), converted<float>(g).data(),
                            from_float.data());
-  EXPECT_LE(error(from_float, forces), 1e-6);
+  EXPECT_LE(relative_error(from_float, forces), 1e-6);
 }
 
 TEST(EdgeGeometry, VirialIsMinusTheStrainDerivativeOfTheEnergy) {

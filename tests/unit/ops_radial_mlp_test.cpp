@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include "ops_support.hpp"
+#include "support/ops_data.hpp"
 
 namespace fastpath::ops {
 namespace {
+
+using namespace test;
 
 using Config = sdk::RadialMlpConfig;
 
@@ -52,7 +54,7 @@ Layers<S> gradients(const Config& config, const std::vector<S>& x, const Layers<
 Layers<double> random_weights(const Config& config, unsigned seed) {
   Layers<double> result;
   for (std::size_t i = 0; i < config.n_layers(); ++i) {
-    result.push_back(rounded(random_reals(static_cast<std::size_t>(config.widths[i] * config.widths[i + 1]), seed++)));
+    result.push_back(rounded(random_values(static_cast<std::size_t>(config.widths[i] * config.widths[i + 1]), seed++)));
   }
   return result;
 }
@@ -70,23 +72,23 @@ TEST(RadialMlp, HasThePublishedValue) {
 }
 
 TEST(RadialMlp, ReproducesReferenceData) {
-  const RefData data("radial_mlp");
+  const TestData data("refdata/radial_mlp.safetensors");
   Config config = mace_config({8, 16, 16, 16, 40});
   config.activation_constant = data.reals("silu_cst")[0];
   const Layers<double> weights{data.reals("w0"), data.reals("w1"), data.reals("w2"), data.reals("w3")};
   const Reals x = data.reals("x");
-  EXPECT_LE(error(evaluate(config, x, weights), data.reals("y")), 1e-13);
+  EXPECT_LE(relative_error(evaluate(config, x, weights), data.reals("y")), 1e-13);
   const Layers<double> grads = gradients(config, x, weights, data.reals("ct"));
-  EXPECT_LE(error(grads[0], data.reals("gx")), 1e-13);
+  EXPECT_LE(relative_error(grads[0], data.reals("gx")), 1e-13);
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_LE(error(grads[i + 1], data.reals("gw" + std::to_string(i))), 1e-13) << i;
+    EXPECT_LE(relative_error(grads[i + 1], data.reals("gw" + std::to_string(i))), 1e-13) << i;
   }
 }
 
 TEST(RadialMlp, GradientsAndTheirTangentsMatchFiniteDifferences) {
   const Config config = mace_config({3, 5, 7, 6});  // widths that are no multiple of anything, rows beyond one block
   const std::size_t rows = 70;
-  const Reals x = random_reals(rows * 3, 1), grad_y = random_reals(rows * 6, 2);
+  const Reals x = random_values(rows * 3, 1), grad_y = random_values(rows * 6, 2);
   const Layers<double> weights = random_weights(config, 3);
   const Layers<double> grads = gradients(config, x, weights, grad_y);
   for (std::size_t input = 0; input <= 3; ++input) {
@@ -96,7 +98,7 @@ TEST(RadialMlp, GradientsAndTheirTangentsMatchFiniteDifferences) {
       return result;
     };
     const Reals& point = input == 0 ? x : weights[input - 1];
-    const Reals direction = random_reals(point.size(), 20);
+    const Reals direction = random_values(point.size(), 20);
     const Reals slope = difference(
         [&](const Reals& at) {
           const auto [inputs, layers] = with(at);
@@ -105,11 +107,11 @@ TEST(RadialMlp, GradientsAndTheirTangentsMatchFiniteDifferences) {
         point, direction, 1e-3);
     EXPECT_NEAR(dot(grads[input], direction) / slope[0], 1.0, 1e-7) << input;
 
-    Duals dual_x = duals(x, Reals(x.size(), 0.0));
+    Duals dual_x = duals(x);
     Layers<Dual<double>> dual_weights;
-    for (const Reals& layer : weights) dual_weights.push_back(duals(layer, Reals(layer.size(), 0.0)));
+    for (const Reals& layer : weights) dual_weights.push_back(duals(layer));
     (input == 0 ? dual_x : dual_weights[input - 1]) = duals(point, direction);
-    const auto second = gradients(config, dual_x, dual_weights, duals(grad_y, Reals(grad_y.size(), 0.0)));
+    const auto second = gradients(config, dual_x, dual_weights, duals(grad_y));
     for (std::size_t output = 0; output <= 3; ++output) {
       const Reals expected = difference(
           [&](const Reals& at) {
@@ -127,7 +129,7 @@ TEST(RadialMlp, GradientsAndTheirTangentsMatchFiniteDifferences) {
 
 TEST(RadialMlp, ComputesOnlyWhatIsWanted) {
   const Config config = mace_config({3, 4, 5, 2});
-  const Reals x = random_reals(9, 1), grad_y = random_reals(6, 2);
+  const Reals x = random_values(9, 1), grad_y = random_values(6, 2);
   const Layers<double> weights = random_weights(config, 3), all = gradients(config, x, weights, grad_y);
   for (std::size_t only = 0; only <= 3; ++only) {
     std::vector<bool> wanted(4, false);
@@ -143,24 +145,25 @@ TEST(RadialMlp, ComputesOnlyWhatIsWanted) {
 
 TEST(RadialMlp, SingleLayerIsAPlainProduct) {
   const Config config = mace_config({2, 3});
-  EXPECT_LE(error(evaluate<double>(config, {1, 2}, {{1, 2, 3, 4, 5, 6}}),
-                  {9 / std::sqrt(2.0), 12 / std::sqrt(2.0), 15 / std::sqrt(2.0)}),
+  EXPECT_LE(relative_error(evaluate<double>(config, {1, 2}, {{1, 2, 3, 4, 5, 6}}),
+                           {9 / std::sqrt(2.0), 12 / std::sqrt(2.0), 15 / std::sqrt(2.0)}),
             1e-15);
   const auto grads = gradients<double>(config, {1, 2}, {{1, 2, 3, 4, 5, 6}}, {1, 0, -1});
-  EXPECT_LE(error(grads[0], {-2 / std::sqrt(2.0), -2 / std::sqrt(2.0)}), 1e-15);
-  EXPECT_LE(error(grads[1], {1 / std::sqrt(2.0), 0, -1 / std::sqrt(2.0), std::sqrt(2.0), 0, -std::sqrt(2.0)}), 1e-15);
+  EXPECT_LE(relative_error(grads[0], {-2 / std::sqrt(2.0), -2 / std::sqrt(2.0)}), 1e-15);
+  EXPECT_LE(relative_error(grads[1], {1 / std::sqrt(2.0), 0, -1 / std::sqrt(2.0), std::sqrt(2.0), 0, -std::sqrt(2.0)}),
+            1e-15);
 }
 
 TEST(RadialMlp, FloatAgreesWithDoubleAlsoInLargeSums) {
   const Config config = mace_config({8, 64, 64, 64, 96});
   const std::size_t rows = 3000;
-  const Reals x = rounded(random_reals(rows * 8, 31)), grad_y = rounded(random_reals(rows * 96, 32));
+  const Reals x = rounded(random_values(rows * 8, 31)), grad_y = rounded(random_values(rows * 96, 32));
   const Layers<double> weights = random_weights(config, 33);
   const Layers<float> weights_float = converted_layers<float>(weights);
-  EXPECT_LE(error(evaluate(config, converted<float>(x), weights_float), evaluate(config, x, weights)), 1e-6);
+  EXPECT_LE(relative_error(evaluate(config, converted<float>(x), weights_float), evaluate(config, x, weights)), 1e-6);
   const auto grads = gradients(config, x, weights, grad_y);
   const auto grads_float = gradients(config, converted<float>(x), weights_float, converted<float>(grad_y));
-  for (std::size_t i = 0; i < grads.size(); ++i) EXPECT_LE(error(grads_float[i], grads[i]), 1e-6) << i;
+  for (std::size_t i = 0; i < grads.size(); ++i) EXPECT_LE(relative_error(grads_float[i], grads[i]), 1e-6) << i;
 }
 
 TEST(RadialMlp, NoRowsGiveZeroWeightGradients) {

@@ -6,10 +6,12 @@
 
 #include "ops/pair_zbl/pair_zbl.hpp"
 #include "ops/radial_basis/radial_basis.hpp"
-#include "ops_support.hpp"
+#include "support/ops_data.hpp"
 
 namespace fastpath::ops {
 namespace {
+
+using namespace test;
 
 using sdk::DistanceTransform;
 using Config = sdk::RadialBasisConfig;
@@ -84,11 +86,12 @@ TEST(RadialBasis, HasThePublishedValues) {
   const auto at = [&](double r) { return evaluate<double>(config, {r}, w); };
   const auto slope = [&](double r) { return gradient<double>(config, {r}, w, Reals(8, 1.0), {}).lengths[0]; };
 
-  EXPECT_LE(error(at(1.0).embedding, {0.37001122764318656, 0.5986907425457504, 0.5986907425457505, 0.3700112276431866,
-                                      0.0, -0.3700112276431865, -0.5986907425457504, -0.5986907425457505}),
+  EXPECT_LE(relative_error(at(1.0).embedding,
+                           {0.37001122764318656, 0.5986907425457504, 0.5986907425457505, 0.3700112276431866, 0.0,
+                            -0.3700112276431865, -0.5986907425457504, -0.5986907425457505}),
             1e-14);
-  EXPECT_LE(error(at(2.5).embedding,
-                  {0.1956659302229185, 0, -0.1956659302229185, 0, 0.1956659302229185, 0, -0.1956659302229185, 0}),
+  EXPECT_LE(relative_error(at(2.5).embedding, {0.1956659302229185, 0, -0.1956659302229185, 0, 0.1956659302229185, 0,
+                                               -0.1956659302229185, 0}),
             1e-14);
   EXPECT_NEAR(slope(1.0), -5.235532324589609, 1e-13);
   EXPECT_NEAR(slope(2.5), 0.49176211915690665, 1e-14);
@@ -129,27 +132,25 @@ TEST(RadialBasis, EnvelopeMatchesItsExpandedForm) {
 TEST(RadialBasis, TheOtherPrefactorGivesThePublishedNequipValues) {
   Config config = mace_config(4, 4.0, 6);
   config.prefactor = 2.0 / config.r_max;
-  EXPECT_LE(error(evaluate<double>(config, {2.23606797749979}, frequencies(config)).embedding,
-                  {0.16793158467431815, -0.06191534188569409, -0.14510377912328393, 0.11541421233789623}),
+  EXPECT_LE(relative_error(evaluate<double>(config, {2.23606797749979}, frequencies(config)).embedding,
+                           {0.16793158467431815, -0.06191534188569409, -0.14510377912328393, 0.11541421233789623}),
             1e-14);
 }
 
 TEST(RadialBasis, ReproducesReferenceDataWithFirstAndSecondDerivatives) {
-  const RefData data("radial_bessel");
+  const TestData data("refdata/radial_bessel.safetensors");
   for (const std::string key : {"c0_", "c1_", "c2_", "c3_"}) {
     const Reals r = data.reals(key + "r"), cotangent = data.reals(key + "ct");
     Config config = mace_config(static_cast<std::int64_t>(cotangent.size() / r.size()), data.reals(key + "r_max")[0],
-                                data.indices(key + "p")[0]);
+                                static_cast<int>(data.integers(key + "p")[0]));
     const Reals w = frequencies(config);
-    EXPECT_LE(error(evaluate(config, r, w).embedding, data.reals(key + "embed")), 1e-13) << key;
-    EXPECT_LE(error(evaluate(config, r, w).envelope, data.reals(key + "cutoff")), 1e-13) << key;
-    EXPECT_LE(error(gradient(config, r, w, cotangent, {}).lengths, data.reals(key + "gr")), 1e-13) << key;
-    const Duals second = gradient(config, duals(r, Reals(r.size(), 1.0)), duals(w, Reals(w.size(), 0.0)),
-                                  duals(cotangent, Reals(cotangent.size(), 0.0)), {})
-                             .lengths;
-    EXPECT_LE(error(tangents_of(second), data.reals(key + "g2r")), 1e-10) << key;
+    EXPECT_LE(relative_error(evaluate(config, r, w).embedding, data.reals(key + "embed")), 1e-13) << key;
+    EXPECT_LE(relative_error(evaluate(config, r, w).envelope, data.reals(key + "cutoff")), 1e-13) << key;
+    EXPECT_LE(relative_error(gradient(config, r, w, cotangent, {}).lengths, data.reals(key + "gr")), 1e-13) << key;
+    const Duals second = gradient(config, duals(r, Reals(r.size(), 1.0)), duals(w), duals(cotangent), {}).lengths;
+    EXPECT_LE(relative_error(tangents_of(second), data.reals(key + "g2r")), 1e-10) << key;
     config.apply_cutoff = false;
-    EXPECT_LE(error(evaluate(config, r, w).embedding, data.reals(key + "bessel")), 1e-13) << key;
+    EXPECT_LE(relative_error(evaluate(config, r, w).embedding, data.reals(key + "bessel")), 1e-13) << key;
   }
 }
 
@@ -171,16 +172,16 @@ TEST(RadialBasis, TransformsHaveThePublishedValues) {
 }
 
 TEST(RadialBasis, AgnesiReproducesReferenceData) {
-  const RefData data("radial_zbl_agnesi");
+  const TestData data("refdata/radial_zbl_agnesi.safetensors");
   const Reals r = data.reals("r"), constants = data.reals("agnesi_qpa"), radii = data.reals("covalent_radii");
-  const Indices edge_index = data.indices("edge_index"), element = data.indices("element"),
-                numbers = data.indices("atomic_numbers");
+  const auto edge_index = data.integers("edge_index"), element = data.integers("element"),
+             numbers = data.integers("atomic_numbers");
   Config config = mace_config(1, 5.0, 5);
   config.transform = DistanceTransform::agnesi;
   config.q_exponent = constants[0];
   config.p_exponent = constants[1];
   config.a = constants[2];
-  const auto radius = [&](std::int32_t node) {
+  const auto radius = [&](std::int64_t node) {
     return radii[static_cast<std::size_t>(numbers[static_cast<std::size_t>(element[static_cast<std::size_t>(node)])])];
   };
   Reals x, slope;
@@ -190,8 +191,8 @@ TEST(RadialBasis, AgnesiReproducesReferenceData) {
     x.push_back(value);
     slope.push_back(derivative);
   }
-  EXPECT_LE(error(x, data.reals("agnesi")), 1e-13);
-  EXPECT_LE(error(slope, data.reals("agnesi_grad")), 1e-13);
+  EXPECT_LE(relative_error(x, data.reals("agnesi")), 1e-13);
+  EXPECT_LE(relative_error(slope, data.reals("agnesi_grad")), 1e-13);
 }
 
 class RadialBasisVariants : public ::testing::TestWithParam<std::tuple<DistanceTransform, bool>> {
@@ -201,10 +202,10 @@ class RadialBasisVariants : public ::testing::TestWithParam<std::tuple<DistanceT
     config.transform = std::get<0>(GetParam());
     config.apply_cutoff = std::get<1>(GetParam());
     config.species_radii = {0.31, 0.76, 0.66};
-    r = uniform_reals(20, 0.2, 3.9, 1);
+    r = random_values_between(0.2, 3.9, 20, 1);
     w = frequencies(config);
-    grad_embedding = random_reals(120, 2);
-    grad_envelope = random_reals(20, 3);
+    grad_embedding = random_values(120, 2);
+    grad_envelope = random_values(20, 3);
   }
   Config config;
   Edges edges;
@@ -217,7 +218,7 @@ TEST_P(RadialBasisVariants, GradientsMatchFiniteDifferences) {
     return Reals{dot(out.embedding, grad_embedding) + dot(out.envelope, grad_envelope)};
   };
   const auto grad = gradient(config, r, w, grad_embedding, grad_envelope, edges);
-  const Reals dr = random_reals(20, 4), dw = random_reals(6, 5);
+  const Reals dr = random_values(20, 4), dw = random_values(6, 5);
   const Reals slope_r = difference([&](const Reals& at) { return loss(at, w); }, r, dr, 1e-3);
   const Reals slope_w = difference([&](const Reals& at) { return loss(r, at); }, w, dw, 1e-3);
   EXPECT_NEAR(dot(grad.lengths, dr) / slope_r[0], 1.0, 1e-8);
@@ -225,9 +226,8 @@ TEST_P(RadialBasisVariants, GradientsMatchFiniteDifferences) {
 }
 
 TEST_P(RadialBasisVariants, TangentsOfTheGradientsMatchFiniteDifferences) {
-  const Reals dr = random_reals(20, 4), dw = random_reals(6, 5);
-  const auto second = gradient(config, duals(r, dr), duals(w, dw), duals(grad_embedding, Reals(120, 0.0)),
-                               duals(grad_envelope, Reals(20, 0.0)), edges);
+  const Reals dr = random_values(20, 4), dw = random_values(6, 5);
+  const auto second = gradient(config, duals(r, dr), duals(w, dw), duals(grad_embedding), duals(grad_envelope), edges);
   Reals point = r, direction = dr;
   point.insert(point.end(), w.begin(), w.end());
   direction.insert(direction.end(), dw.begin(), dw.end());
@@ -242,11 +242,11 @@ TEST_P(RadialBasisVariants, TangentsOfTheGradientsMatchFiniteDifferences) {
       point, direction, 1e-3);
   Reals got = tangents_of(second.lengths);
   for (const double tangent : tangents_of(second.weights)) got.push_back(tangent);
-  EXPECT_LE(error(got, expected), 1e-7);
+  EXPECT_LE(relative_error(got, expected), 1e-7);
 }
 
 TEST_P(RadialBasisVariants, FloatAgreesWithDouble) {
-  const auto compare = [](const std::vector<float>& a, const Reals& b) { EXPECT_LE(error(a, b), 1e-6); };
+  const auto compare = [](const std::vector<float>& a, const Reals& b) { EXPECT_LE(relative_error(a, b), 1e-6); };
   r = rounded(r), w = rounded(w), grad_embedding = rounded(grad_embedding), grad_envelope = rounded(grad_envelope);
   const auto out = evaluate(config, r, w, edges);
   const auto out_float = evaluate(config, converted<float>(r), converted<float>(w), edges);
@@ -270,7 +270,7 @@ TEST_P(RadialBasisVariants, IsExactlyZeroFromTheCutoffOn) {
 
 TEST_P(RadialBasisVariants, IsFiniteAtLengthZero) {
   const Duals zero(3, {0.0, 1.0});
-  const Duals weights = duals(w, Reals(6, 0.0));
+  const Duals weights = duals(w);
   for (const auto& value : evaluate(config, zero, weights, edges).embedding) {
     EXPECT_TRUE(std::isfinite(value.value) && std::isfinite(value.tangent));
   }
@@ -289,7 +289,7 @@ TEST(RadialBasis, TakesItsLimitAtLengthZero) {
   const Reals w = frequencies(config);
   Reals limit;
   for (const double frequency : w) limit.push_back(config.prefactor * frequency);
-  EXPECT_LE(error(evaluate<double>(config, {0.0}, w).embedding, limit), 1e-15);
+  EXPECT_LE(relative_error(evaluate<double>(config, {0.0}, w).embedding, limit), 1e-15);
   EXPECT_EQ(gradient<double>(config, {0.0}, w, Reals(8, 1.0), {1.0}).lengths[0], 0.0);
 }
 
@@ -369,47 +369,50 @@ struct ZblCase {
 };
 
 ZblCase zbl_reference() {
-  const RefData data("radial_zbl_agnesi");
+  const TestData data("refdata/radial_zbl_agnesi.safetensors");
   ZblCase result;
   const Reals c = data.reals("zbl_c"), radii = data.reals("covalent_radii");
   std::copy(c.begin(), c.end(), result.constants.c.begin());
-  result.constants.p = data.indices("zbl_p")[0];
+  result.constants.p = static_cast<int>(data.integers("zbl_p")[0]);
   result.constants.a_exp = data.reals("zbl_a_exp")[0];
   result.constants.a_prefactor = data.reals("zbl_a_prefactor")[0];
-  for (const std::int32_t number : data.indices("atomic_numbers")) {
-    result.constants.atomic_numbers.push_back(number);
+  for (const std::int64_t number : data.integers("atomic_numbers")) {
+    result.constants.atomic_numbers.push_back(static_cast<double>(number));
     result.constants.radii.push_back(radii[static_cast<std::size_t>(number)]);
   }
   result.r = data.reals("r");
-  const Indices edge_index = data.indices("edge_index");
+  const Indices edge_index = converted<std::int32_t>(data.integers("edge_index"));
   result.sender.assign(edge_index.begin(), edge_index.begin() + result.n_edges());
   result.receiver.assign(edge_index.begin() + result.n_edges(), edge_index.end());
-  result.species = data.indices("element");
+  result.species = converted<std::int32_t>(data.integers("element"));
   result.n_nodes = static_cast<std::int64_t>(result.species.size());
   return result;
 }
 
 TEST(PairZbl, ReproducesReferenceData) {
   const ZblCase test = zbl_reference();
-  const RefData data("radial_zbl_agnesi");
-  EXPECT_LE(error(test.energy(test.r), data.reals("zbl_node")), 1e-13);
-  EXPECT_LE(error(test.gradient(test.r, Reals(static_cast<std::size_t>(test.n_nodes), 1.0)), data.reals("zbl_grad")),
-            1e-13);
+  const TestData data("refdata/radial_zbl_agnesi.safetensors");
+  EXPECT_LE(relative_error(test.energy(test.r), data.reals("zbl_node")), 1e-13);
+  EXPECT_LE(
+      relative_error(test.gradient(test.r, Reals(static_cast<std::size_t>(test.n_nodes), 1.0)), data.reals("zbl_grad")),
+      1e-13);
 }
 
 TEST(PairZbl, DerivativesMatchFiniteDifferencesAndFloatAgrees) {
   ZblCase test = zbl_reference();
-  test.r = rounded(uniform_reals(test.r.size(), 0.3, 1.2, 11));
-  const Reals grad = rounded(random_reals(static_cast<std::size_t>(test.n_nodes), 12)),
-              direction = random_reals(test.r.size(), 13);
+  test.r = rounded(random_values_between(0.3, 1.2, test.r.size(), 11));
+  const Reals grad = rounded(random_values(static_cast<std::size_t>(test.n_nodes), 12)),
+              direction = random_values(test.r.size(), 13);
   const Reals slope =
       difference([&](const Reals& at) { return Reals{dot(test.energy(at), grad)}; }, test.r, direction, 1e-4);
   EXPECT_NEAR(dot(test.gradient(test.r, grad), direction) / slope[0], 1.0, 1e-7);
-  const Duals second = test.gradient(duals(test.r, direction), duals(grad, Reals(grad.size(), 0.0)));
+  const Duals second = test.gradient(duals(test.r, direction), duals(grad));
   const Reals expected = difference([&](const Reals& at) { return test.gradient(at, grad); }, test.r, direction, 1e-4);
-  EXPECT_LE(error(tangents_of(second), expected), 1e-7);
-  EXPECT_LE(error(test.energy(converted<float>(test.r)), test.energy(test.r)), 1e-6);
-  EXPECT_LE(error(test.gradient(converted<float>(test.r), converted<float>(grad)), test.gradient(test.r, grad)), 1e-6);
+  EXPECT_LE(relative_error(tangents_of(second), expected), 1e-7);
+  EXPECT_LE(relative_error(test.energy(converted<float>(test.r)), test.energy(test.r)), 1e-6);
+  EXPECT_LE(
+      relative_error(test.gradient(converted<float>(test.r), converted<float>(grad)), test.gradient(test.r, grad)),
+      1e-6);
 }
 
 TEST(PairZbl, NodesWithoutEdgesGetZero) {

@@ -88,21 +88,6 @@ constexpr T primal(const Dual<T>& x) {
   return x.value;
 }
 
-namespace detail {
-template <class S>
-struct AccumulatorOf {
-  using type = S;
-};
-template <>
-struct AccumulatorOf<float> {
-  using type = double;
-};
-}  // namespace detail
-
-/// What the reference computes and sums in for tensors of S: double for float, otherwise S.
-template <class S>
-using Accumulator = typename detail::AccumulatorOf<S>::type;
-
 /// x^n by repeated squaring, n >= 0, in the arithmetic of S (std::pow of a float and an int is a double).
 template <class S>
 constexpr S integer_power(S x, int n) {

@@ -40,7 +40,7 @@ class TestData {
 };
 
 /// max |a - b| / max |b|; max |a| where b is all zero. NaN (so no bound holds) if sizes differ or a value is NaN.
-template <class T, class R>
+template <class T, class R = double>
 double relative_error(const std::vector<T>& a, const std::vector<R>& reference) {
   if (a.size() != reference.size()) return std::numeric_limits<double>::quiet_NaN();
   double worst = 0, scale = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/accumulator.hpp"
 #include "ops/dual.hpp"
 
 /// Lengths of edge vectors, and forces and virial from the gradient of the energy by edge vectors, operators.md 2.1 and

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/accumulator.hpp"
 #include "ops/dual.hpp"
 #include "ops/radial_basis/radial_basis.hpp"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fastpath/sdk/ops.hpp"
+#include "ops/accumulator.hpp"
 #include "ops/dual.hpp"
 
 /// Bessel basis, polynomial envelope and distance transforms, operators.md 2.3. For S = float (computed in double),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fastpath/sdk/ops.hpp"
+#include "ops/accumulator.hpp"
 #include "ops/activation.hpp"
 #include "ops/dual.hpp"
 

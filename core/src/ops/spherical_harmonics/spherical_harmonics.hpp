@@ -11,6 +11,7 @@
 
 #include "fastpath/sdk/coupling.hpp"
 #include "fastpath/sdk/ops.hpp"
+#include "ops/accumulator.hpp"
 #include "ops/dual.hpp"
 #include "ops/edge_geometry/edge_geometry.hpp"
 
