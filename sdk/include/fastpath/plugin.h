@@ -341,11 +341,11 @@ typedef struct fp_kernel_answer {
 
 typedef struct fp_sizes {
   uint32_t struct_size;
-  uint32_t pass; /* one FP_PASS_* bit */
-  int64_t n_edges;
-  int64_t n_nodes;
+  uint32_t pass;    /* one FP_PASS_* bit */
+  int64_t n_edges;  /* of the graph; without a graph equal to n_rows */
+  int64_t n_nodes;  /* of the graph; without a graph 0 */
   int64_t n_receivers;
-  int64_t n_rows; /* rows of arguments that belong to neither; 0 if there are none */
+  int64_t n_rows; /* size of the leading axis of the first input; 0 if it has none */
 } fp_sizes;
 #define FP_SIZE_SIZES FP_END_OF(fp_sizes, n_rows)
 
@@ -511,10 +511,11 @@ typedef struct fp_metadata {
 } fp_metadata;
 #define FP_SIZE_METADATA FP_END_OF(fp_metadata, build_tag)
 
-/* Puts the record into its section; once per plugin, at file scope. Works from C and C++. */
+/* Puts the record into its section; once per plugin, at file scope. Works from C and C++. Within a major version members
+ * are only added, and a plugin tests what it reads, so it serves every minor version up to its own. */
 #define FASTPATH_PLUGIN_METADATA(id_text, vendor_text, version_text, device_kinds_text, build_tag_text)          \
   __attribute__((used, section(FP_METADATA_SECTION))) static const fp_metadata fastpath_plugin_metadata = {      \
-      (uint32_t)sizeof(fp_metadata), FP_METADATA_MAGIC, FP_ABI_VERSION, FP_ABI_VERSION, FP_ABI_VERSION,          \
+      (uint32_t)sizeof(fp_metadata), FP_METADATA_MAGIC, FP_ABI_VERSION, FP_ABI_MAJOR << 16, FP_ABI_VERSION,      \
       FP_SDK_VERSION, id_text, vendor_text, version_text, device_kinds_text, build_tag_text}
 
 #ifdef __cplusplus
