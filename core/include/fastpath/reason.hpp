@@ -44,6 +44,7 @@ enum class ReasonCode {
   // The state of a plugin file.
   usable,
   no_directory,        ///< A search directory does not exist.
+  relative_path,       ///< A search directory is given by a relative path, so it is not searched.
   unreadable,          ///< A directory or file cannot be read.
   not_a_file,          ///< Not a regular file.
   not_elf,             ///< Not an ELF file.

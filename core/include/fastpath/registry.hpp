@@ -59,8 +59,9 @@ struct PluginInfo {
 /// A directory of the search path, in search order.
 struct SearchDirectory {
   std::filesystem::path path;
-  std::string source;  ///< "api", "FASTPATH_PLUGIN_PATH", "user", "library", "system".
+  std::string source;  ///< "api", "FASTPATH_PLUGIN_PATH", "FASTPATH_PLUGIN_ONLY_PATH", "user", "library", "system".
   bool exists = false;
+  Reason reason;  ///< usable, no_directory, unreadable or relative_path.
 };
 
 struct RegistryOptions {

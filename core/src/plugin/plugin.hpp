@@ -91,6 +91,8 @@ class PluginRegistry::Impl {
   virtual ~Impl() = default;
   virtual std::vector<SearchDirectory> search_path() const = 0;
   virtual std::vector<PluginInfo> plugins() = 0;
+  /// The same without loading anything: what was not needed so far is `idle` with reason not_needed.
+  virtual std::vector<PluginInfo> known() = 0;
   /// Usable plugins that have devices of this kind, in search order; loads only files whose metadata names the kind.
   virtual std::vector<std::shared_ptr<plugin::LoadedPlugin>> usable(DeviceKind kind) = 0;
 };

@@ -66,6 +66,8 @@ std::string_view to_string(ReasonCode code) noexcept {
       return "usable";
     case ReasonCode::no_directory:
       return "no_directory";
+    case ReasonCode::relative_path:
+      return "relative_path";
     case ReasonCode::unreadable:
       return "unreadable";
     case ReasonCode::not_a_file:

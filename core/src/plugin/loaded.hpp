@@ -1,0 +1,67 @@
+#pragma once
+
+#include <boost/dll/shared_library.hpp>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fastpath/plugin.h"
+#include "plugin.hpp"
+#include "scan.hpp"
+
+namespace fastpath::plugin {
+
+/// What became of one file that was loaded: a plugin, or the reason why not.
+struct LoadResult {
+  PluginState state = PluginState::rejected;
+  Reason reason;
+  std::shared_ptr<LoadedPlugin> plugin;  ///< Only if usable.
+  PluginInfo info;                       ///< Devices and kernels, where they could be asked for.
+};
+
+/// Loads and negotiates a file that scan() found fit. The library stays in the process for good, and so does the
+/// result: a library that is loaded twice, by whichever registry, is negotiated once. Thread-safe; holds no lock while
+/// code of the plugin runs.
+LoadResult load(const Candidate& candidate);
+
+/// The tables of a plugin after negotiation: the host's own copies, complete and checked.
+struct PluginTables {
+  boost::dll::shared_library library;   // before everything that points into it, so that it dies last
+  const fp_plugin* original = nullptr;  // what the plugin's functions want to see
+  fp_plugin plugin{};
+  fp_kernel_api kernels{};
+  fp_memory_api memory{};
+  bool has_memory = false;
+  std::string id;
+};
+
+/// A device as it crosses the ABI; points into the DeviceInfo it was made from.
+fp_device_info to_c(const DeviceInfo& info) noexcept;
+
+/// Opens a device of a plugin. `tables` lives as long as the process. @throws Error as LoadedPlugin::open says.
+std::shared_ptr<OpenDevice> open_device(const PluginTables& tables, LoadedPlugin& plugin, const DeviceInfo& info);
+
+/// An op as it crosses the ABI, with everything it points to.
+class KernelQuery {
+ public:
+  KernelQuery(const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes);
+  ~KernelQuery();
+  KernelQuery(const KernelQuery&) = delete;
+  KernelQuery& operator=(const KernelQuery&) = delete;
+  const fp_kernel_query& get() const noexcept;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// DLPack's code and width.
+struct DTypeCode {
+  std::uint8_t code;
+  std::uint8_t bits;
+};
+DTypeCode dtype_code(DType dtype) noexcept;
+
+}  // namespace fastpath::plugin

@@ -1,0 +1,183 @@
+#include "fastpath/registry.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "loaded.hpp"
+#include "plugin.hpp"
+#include "scan.hpp"
+
+namespace fastpath {
+namespace {
+
+/// True if both describe one device: by identity where it is known on both sides, else by its place in the list.
+bool same_device(const DeviceInfo& a, const DeviceInfo& b) {
+  if (a.device.kind != b.device.kind) return false;
+  if (!a.uuid.empty() && !b.uuid.empty()) return a.uuid == b.uuid;
+  if (!a.pci.empty() && !b.pci.empty()) return a.pci == b.pci;
+  return a.device.index == b.device.index;
+}
+
+class Registry final : public PluginRegistry::Impl {
+ public:
+  explicit Registry(RegistryOptions options) : options_(std::move(options)) {}
+
+  std::vector<SearchDirectory> search_path() const override {
+    const std::lock_guard lock(mutex_);
+    return scanned_ ? directories_ : plugin::search_path(options_);
+  }
+
+  std::vector<PluginInfo> plugins() override {
+    std::unique_lock lock(mutex_);
+    scan(lock);
+    for (Entry& entry : entries_) load(lock, entry);
+    return infos();
+  }
+
+  std::vector<PluginInfo> known() override {
+    std::unique_lock lock(mutex_);
+    scan(lock);
+    return infos();
+  }
+
+  std::vector<std::shared_ptr<plugin::LoadedPlugin>> usable(DeviceKind kind) override {
+    std::unique_lock lock(mutex_);
+    scan(lock);
+    std::vector<std::shared_ptr<plugin::LoadedPlugin>> result;
+    for (Entry& entry : entries_) {
+      const auto& kinds = entry.info.device_kinds;
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
+      load(lock, entry);
+      if (!entry.plugin) continue;
+      const auto& devices = entry.info.devices;
+      const bool has = std::any_of(devices.begin(), devices.end(),
+                                   [&](const DeviceInfo& device) { return device.device.kind == kind; });
+      if (has) result.push_back(entry.plugin);
+    }
+    return result;
+  }
+
+ private:
+  struct Entry {
+    plugin::Candidate candidate;
+    enum class Stage { examined, loading, done } stage = Stage::done;
+    std::thread::id loader;
+    PluginInfo info;
+    std::shared_ptr<plugin::LoadedPlugin> plugin;
+  };
+
+  std::vector<PluginInfo> infos() const {
+    std::vector<PluginInfo> result;
+    result.reserve(entries_.size());
+    for (const Entry& entry : entries_) result.push_back(entry.info);
+    return result;
+  }
+
+  /// Looks at all files, once.
+  void scan(std::unique_lock<std::mutex>&) {
+    if (scanned_) return;
+    directories_ = plugin::search_path(options_);
+    for (plugin::Candidate& candidate : plugin::scan(directories_, options_)) {
+      Entry entry;
+      entry.info.id = candidate.id;
+      if (candidate.metadata) {
+        entry.info.version = candidate.metadata->version;
+        entry.info.vendor = candidate.metadata->vendor;
+        entry.info.build_tag = candidate.metadata->build_tag;
+        entry.info.device_kinds = candidate.metadata->device_kinds;
+      }
+      entry.info.path = candidate.path;
+      entry.info.state = candidate.state;
+      entry.info.reason = candidate.reason;
+      if (candidate.state == PluginState::usable) {
+        entry.stage = Entry::Stage::examined;
+        entry.info.state = PluginState::idle;
+        entry.info.reason = {ReasonCode::not_needed, "not loaded: nothing asked for it yet"};
+      }
+      entry.candidate = std::move(candidate);
+      entries_.push_back(std::move(entry));
+    }
+    scanned_ = true;
+  }
+
+  /// Loads a file that passed its examination, once; other threads wait for the one that does. The lock is open while
+  /// code of the plugin runs.
+  void load(std::unique_lock<std::mutex>& lock, Entry& entry) {
+    if (entry.stage == Entry::Stage::loading && entry.loader == std::this_thread::get_id()) return;
+    loaded_.wait(lock, [&] { return entry.stage != Entry::Stage::loading; });
+    if (entry.stage == Entry::Stage::done) return;
+    entry.stage = Entry::Stage::loading;
+    entry.loader = std::this_thread::get_id();
+    lock.unlock();
+    plugin::LoadResult result;
+    try {
+      result = plugin::load(entry.candidate);
+    } catch (...) {
+      lock.lock();
+      entry.stage = Entry::Stage::examined;  // out of memory, on our side: asked again at the next need
+      loaded_.notify_all();
+      throw;
+    }
+    lock.lock();
+    entry.info.state = result.state;
+    entry.info.reason = std::move(result.reason);
+    entry.info.devices = std::move(result.info.devices);
+    entry.info.kernels = std::move(result.info.kernels);
+    entry.plugin = std::move(result.plugin);
+    entry.stage = Entry::Stage::done;
+    loaded_.notify_all();
+  }
+
+  const RegistryOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable loaded_;
+  bool scanned_ = false;
+  std::vector<SearchDirectory> directories_;
+  std::vector<Entry> entries_;  // grows only in scan()
+};
+
+}  // namespace
+
+std::string_view to_string(PluginState state) noexcept {
+  switch (state) {
+    case PluginState::usable:
+      return "usable";
+    case PluginState::idle:
+      return "idle";
+    case PluginState::disabled:
+      return "disabled";
+    case PluginState::shadowed:
+      return "shadowed";
+    case PluginState::rejected:
+      return "rejected";
+    case PluginState::quarantined:
+      return "quarantined";
+  }
+  return "rejected";
+}
+
+PluginRegistry::PluginRegistry(RegistryOptions options) : impl_(std::make_unique<Registry>(std::move(options))) {}
+PluginRegistry::~PluginRegistry() = default;
+
+std::vector<SearchDirectory> PluginRegistry::search_path() const { return impl_->search_path(); }
+
+std::vector<PluginInfo> PluginRegistry::plugins() { return impl_->plugins(); }
+
+std::vector<DeviceInfo> PluginRegistry::devices() {
+  std::vector<DeviceInfo> result{cpu_info()};
+  for (const PluginInfo& plugin : impl_->plugins()) {
+    if (plugin.state != PluginState::usable) continue;
+    for (const DeviceInfo& device : plugin.devices) {
+      const bool known = std::any_of(result.begin(), result.end(),
+                                     [&](const DeviceInfo& other) { return same_device(other, device); });
+      if (!known) result.push_back(device);
+    }
+  }
+  return result;
+}
+
+}  // namespace fastpath
