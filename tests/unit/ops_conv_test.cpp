@@ -11,8 +11,8 @@
 
 #include "ops/conv_tensor_product/conv_tensor_product.hpp"
 #include "support/graph_data.hpp"
+#include "support/ops_data.hpp"
 #include "support/rotation.hpp"
-#include "support/test_data.hpp"
 
 namespace fastpath::ops {
 namespace {
@@ -24,7 +24,8 @@ using test::random_values;
 using test::relative_error;
 
 constexpr double kDouble = 1e-13;  // the bound of the reference data; sums of at most 10^3 terms
-constexpr double kFloat = 1e-6;    // the contract in float32
+constexpr double kSecondOrder = 1e-10;
+constexpr double kFloat = 1e-6;  // the contract in float32
 
 /// Values in sorted edge order.
 template <class S>
@@ -166,6 +167,43 @@ TEST(ConvTensorProduct, MatchesThePublishedVectors) {
             kDouble);
 }
 
+/// Gradients of M = sum(gx cx) + sum(gy cy) + sum(gw cw), which is the derivative of L = sum(out ct) along (cx, cy,
+/// cw): the gradient of that derivative is the derivative of the gradient along the same direction, and dM/dct that of
+/// out.
+Values<double> second_order(const ConvTensorProductConfig& config, const CsrGraph& graph, const Values<double>& v,
+                            const Values<double>& c) {
+  using test::duals;
+  using test::tangents_of;
+  const Values<Dual<double>> moving{duals(v.x, c.x), duals(v.y, c.y), duals(v.w, c.w), duals(v.ct)};
+  const Values<Dual<double>> g = backward(config, graph, moving);
+  return {tangents_of(g.x), tangents_of(g.y), tangents_of(g.w), tangents_of(forward(config, graph, moving))};
+}
+
+TEST(ConvTensorProduct, MatchesThePublishedSecondDerivatives) {
+  const Published p;
+  const Values<double> c{std::vector<double>(p.v.x.size(), 0.5),
+                         std::vector<double>(p.v.y.size(), -0.25),
+                         std::vector<double>(p.v.w.size(), 0.125),
+                         {}};
+  const Values<double> g = second_order(p.config, p.graph, p.v, c);
+  EXPECT_LE(relative_error(first(g.ct, 5), std::vector{0.975, -1.5957204955018176, -0.39150635094610964,
+                                                       0.40523702053557364, 0.742986928011505}),
+            kDouble);
+  EXPECT_LE(relative_error(g.x, std::vector{-0.33218650745949796, -0.4526235393427989, -0.2448025439835246,
+                                            -0.22015577209246937, -0.13598257000434627, -0.6316768627629532,
+                                            -0.2524563663778765, -0.006683072918488492}),
+            kDouble);
+  EXPECT_LE(relative_error(
+                first(p.graph.unsorted(g.y), 9),
+                std::vector{-0.7375, 0.3003269645992212, -0.17935638859596414, 0.17612651090882242, 0.14403468031185424,
+                            -0.007104040935562689, 0.46200623676894276, -0.09623771101352621, -0.10269797953221864}),
+            kDouble);
+  EXPECT_LE(relative_error(first(p.graph.unsorted(g.w), 7),
+                           std::vector{-0.1875, 0., 0.11084391824351608, 0.3125, -0.3304281611776555,
+                                       -0.4739124748366572, -0.03629964503326306}),
+            kDouble);
+}
+
 class ConvTensorProductReference : public testing::TestWithParam<std::string> {
  protected:
   static std::string file(const std::string& extension) {
@@ -207,6 +245,15 @@ TEST_P(ConvTensorProductReference, MatchesForwardAndBackward) {
   EXPECT_LE(relative_error(graph->unsorted(g.w), data.reals("gw")), kDouble);
 }
 
+TEST_P(ConvTensorProductReference, MatchesSecondDerivatives) {
+  const Values<double> c{data.reals("cx"), graph->sorted(data.reals("cy")), graph->sorted(data.reals("cw")), {}};
+  const Values<double> g = second_order(config, *graph, v, c);
+  EXPECT_LE(relative_error(g.x, data.reals("g2x")), kSecondOrder);
+  EXPECT_LE(relative_error(graph->unsorted(g.y), data.reals("g2y")), kSecondOrder);
+  EXPECT_LE(relative_error(graph->unsorted(g.w), data.reals("g2w")), kSecondOrder);
+  EXPECT_LE(relative_error(g.ct, data.reals("g2ct")), kSecondOrder);
+}
+
 INSTANTIATE_TEST_SUITE_P(Packages, ConvTensorProductReference,
                          testing::Values("mace_first", "mace_L1", "nequip_parity", "uneven_mul"),
                          [](const auto& instance) { return instance.param; });
@@ -233,19 +280,17 @@ std::vector<std::pair<std::string, ConvTensorProductConfig>> odd_configurations(
 
 TEST(ConvTensorProduct, GradientsMatchFiniteDifferencesForOddConfigurations) {
   const CsrGraph graph = small_graph(6, 5, 17, 1);
-  for (const auto& [name, config] : odd_configurations()) {
-    SCOPED_TRACE(name);
+  for (const auto& item : odd_configurations()) {
+    SCOPED_TRACE(item.first);
+    const ConvTensorProductConfig& config = item.second;
     config.check();
     const Values<double> v = random_case(config, graph, 10), d = random_case(config, graph, 20);
     const Values<double> g = backward(config, graph, v);
-    const double expected = test::derivative(  // cubic in the step, so the rule is exact up to rounding
-        [&](double h) {
-          return test::dot(
-              v.ct,
-              forward<double>(config, graph,
-                              {test::moved(v.x, h, d.x), test::moved(v.y, h, d.y), test::moved(v.w, h, d.w), {}}));
-        },
-        0.5);
+    const auto loss = [&](double h) {
+      const Values<double> at{test::moved(v.x, h, d.x), test::moved(v.y, h, d.y), test::moved(v.w, h, d.w), {}};
+      return test::dot(v.ct, forward(config, graph, at));
+    };
+    const double expected = test::derivative(loss, 0.5);  // cubic in the step, so the rule is exact up to rounding
     EXPECT_NEAR(test::dot(g.x, d.x) + test::dot(g.y, d.y) + test::dot(g.w, d.w), expected,
                 1e-12 * test::dot(v.ct, v.ct));
     EXPECT_GT(std::abs(expected), 1e-3);

@@ -4,7 +4,7 @@
 
 #include "ops/irreps_linear/irreps_linear.hpp"
 #include "ops/species_linear/species_linear.hpp"
-#include "support/test_data.hpp"
+#include "support/ops_data.hpp"
 
 namespace fastpath::ops {
 namespace {
@@ -121,9 +121,19 @@ TEST(IrrepsLinear, GradientsMatchFiniteDifferencesForUnequalMultiplicities) {
   EXPECT_NEAR(test::dot(g.x, dx) + test::dot(g.weight, dw), expected, 1e-12 * std::abs(expected));
 }
 
+TEST(IrrepsLinear, TangentsFollowTheProductRule) {
+  const IrrepsLinearConfig config{Irreps::parse("3x0e+2x1o"), Irreps::parse("2x0e+4x1o")};
+  const auto x = random_values(4 * config.in.dim(), 1), dx = random_values(4 * config.in.dim(), 2);
+  const auto w = random_values(config.weight_numel(), 3), dw = random_values(config.weight_numel(), 4);
+  const auto ct = random_values(4 * config.out.dim(), 5);
+  const auto moving = backward(config, test::duals(x, dx), test::duals(w, dw), test::duals(ct));
+  EXPECT_LE(relative_error(test::tangents_of(moving.x), backward(config, x, dw, ct).x), kDouble);
+  EXPECT_LE(relative_error(test::tangents_of(moving.weight), backward(config, dx, w, ct).weight), kDouble);
+}
+
 TEST(IrrepsLinear, FloatStaysWithinTheContractAlsoForManyRows) {
   const IrrepsLinearConfig config{Irreps::parse("128x0e+128x0e+16x1o"), Irreps::parse("128x0e+16x1o")};
-  const std::int64_t n = 3000;
+  const std::int64_t n = 1500;
   const auto x = random_values(n * config.in.dim(), 1), w = random_values(config.weight_numel(), 2);
   const auto ct = random_values(n * config.out.dim(), 3);
   const auto xf = test::converted<float>(x), wf = test::converted<float>(w), ctf = test::converted<float>(ct);

@@ -9,8 +9,8 @@
 #include "fastpath/sdk/symmetric.hpp"
 #include "ops/symmetric_contraction/basis.hpp"
 #include "ops/symmetric_contraction/symmetric_contraction.hpp"
+#include "support/ops_data.hpp"
 #include "support/rotation.hpp"
-#include "support/test_data.hpp"
 
 namespace fastpath::ops {
 namespace {
@@ -271,6 +271,15 @@ TEST_F(SymmetricContractionReference, MatchesForwardAndBackward) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     EXPECT_LE(relative_error(g.weights[i], data.reals("grad:" + names[i])), 1e-14) << names[i];
   }
+}
+
+TEST_F(SymmetricContractionReference, MatchesSecondDerivatives) {
+  // M = sum(gx cx) is the derivative of sum(out ct) along cx, so its gradient is the derivative of gx along cx.
+  std::vector<test::Duals> weights;
+  for (const auto& tensor : c->weights) weights.push_back(test::duals(tensor));
+  const auto g =
+      backward(*c, weights, test::duals(data.reals("x"), data.reals("cx")), species, test::duals(data.reals("ct")));
+  EXPECT_LE(relative_error(test::tangents_of(g.x), data.reals("g2x")), 1e-14);
 }
 
 TEST(SymmetricContraction, GradientsMatchFiniteDifferences) {
