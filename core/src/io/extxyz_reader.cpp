@@ -209,8 +209,10 @@ class Reader {
     bool has_elements = false;
     bool has_positions = false;
     for (std::size_t i = 0; i < parts.size(); i += 3) {
-      const auto [name, name_at] = parts[i];
-      const auto [type, type_at] = parts[i + 1];
+      const std::string_view name = parts[i].first;  // Clang 14 lets no lambda capture a structured binding
+      const std::size_t name_at = parts[i].second;
+      const std::string_view type = parts[i + 1].first;
+      const std::size_t type_at = parts[i + 1].second;
       const auto [width_text, width_at] = parts[i + 2];
       if (name.empty()) fail(name_at, "a property without a name");
       if (std::any_of(properties.begin(), properties.end(), [&](const auto& p) { return p.column.name == name; })) {
