@@ -63,8 +63,8 @@ struct Dual {
   }
   friend Dual tanh(const Dual& x) {
     using std::tanh;
-    const T value = tanh(x.value);
-    return {value, (T(1) - value * value) * x.tangent};
+    const T t = tanh(x.value);
+    return {t, (T(1) - t * t) * x.tangent};
   }
   /// The derivative at 0 is taken as 0.
   friend Dual abs(const Dual& x) { return x.value > T(0) ? x : x.value < T(0) ? -x : Dual(x.value, T(0)); }

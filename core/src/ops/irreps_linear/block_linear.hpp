@@ -28,30 +28,36 @@ struct BlockLinear {
 };
 
 /// y[n, out block, w, m] = sum over paths of factor * sum_u weight[u, species(n), w] x[n, in block, u, m].
+/// Fan-ins of a thousand channels occur, so float sums in double.
 template <class S>
 void block_linear(const BlockLinear& map, std::int64_t n, const S* x, const std::int32_t* species, const S* weight,
                   S* y) {
-  std::fill_n(y, n * map.out.dim(), S(0));
-  std::vector<S> sum;  // [m][w], so that the inner loop runs over contiguous channels
+  using A = Accumulator<S>;
+  std::vector<A> y_row(static_cast<std::size_t>(map.out.dim()));
+  std::vector<A> sum;  // [m][w], so that the inner loop runs over contiguous channels
   for (std::int64_t row = 0; row < n; ++row) {
     const std::int64_t z = map.species_of(species, row);
+    std::fill(y_row.begin(), y_row.end(), A(0));
     for (const LinearPath& path : map.paths) {
       const std::int64_t mul_in = map.in[path.in].mul, mul_out = map.out[path.out].mul, dim = map.in[path.in].ir.dim();
       const S* x_block = x + row * map.in.dim() + map.in.offset(path.in);
-      S* y_block = y + row * map.out.dim() + map.out.offset(path.out);
-      sum.assign(static_cast<std::size_t>(dim * mul_out), S(0));
+      A* y_block = y_row.data() + map.out.offset(path.out);
+      sum.assign(static_cast<std::size_t>(dim * mul_out), A(0));
       for (std::int64_t u = 0; u < mul_in; ++u) {
         const S* w_row = weight + path.weight_offset + (u * map.n_species + z) * mul_out;
         for (std::int64_t m = 0; m < dim; ++m) {
-          const S value = x_block[u * dim + m];
-          S* target = sum.data() + m * mul_out;
-          for (std::int64_t w = 0; w < mul_out; ++w) target[w] += value * w_row[w];
+          const A value = static_cast<A>(x_block[u * dim + m]);
+          A* target = sum.data() + m * mul_out;
+          for (std::int64_t w = 0; w < mul_out; ++w) target[w] += value * static_cast<A>(w_row[w]);
         }
       }
-      const S factor = static_cast<S>(path.factor);
+      const A factor = static_cast<A>(path.factor);
       for (std::int64_t w = 0; w < mul_out; ++w) {
         for (std::int64_t m = 0; m < dim; ++m) y_block[w * dim + m] += factor * sum[m * mul_out + w];
       }
+    }
+    for (std::size_t i = 0; i < y_row.size(); ++i) {
+      y[row * map.out.dim() + static_cast<std::int64_t>(i)] = static_cast<S>(y_row[i]);
     }
   }
 }
