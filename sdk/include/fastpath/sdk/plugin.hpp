@@ -58,6 +58,8 @@ class Plugin {
   virtual void shutdown() {}
   /// True if devices of this plugin have memory of their own (Device::memory() is then not null).
   virtual bool owns_memory() const { return false; }
+  /// Structs of the vendor's own that hang at fp_plugin, valid until shutdown.
+  virtual const fp_extension* extensions() const { return nullptr; }
   /// Must change whenever results may change, in any bit.
   virtual std::uint32_t numerics_version() const { return 1; }
 
@@ -358,6 +360,7 @@ std::unique_ptr<Entry> make_entry(const fp_metadata& metadata, const Host& host)
   c.kernels = &kKernelApi;
   c.memory = entry->plugin->owns_memory() ? &kMemoryApi : nullptr;
   c.shutdown = fastpath_sdk_shutdown;
+  c.extensions = entry->plugin->extensions();
   return entry;
 }
 
