@@ -1,0 +1,60 @@
+#include "fastpath/sdk/plugin.hpp"
+
+#include "fake_device.hpp"
+#include "on_device.hpp"
+#include "scale.hpp"
+
+namespace fake_device {
+namespace {
+
+constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
+constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+
+class FakePlugin final : public sdk::Plugin {
+ public:
+  std::vector<sdk::DeviceDescription> devices() override {
+    sdk::DeviceDescription device;
+    device.type = FP_DEVICE_EXT;
+    device.units = 1;
+    device.vendor = "Example";
+    device.name = "Fake device";
+    device.arch = "fake_1";
+    device.uuid = "00112233445566778899aabbccddeeff";
+    device.memory_bytes = FakeDevice::kMemory;
+    device.dtypes = kDTypes;
+    return {device};
+  }
+  bool owns_memory() const override { return true; }
+  std::unique_ptr<sdk::Device> open(const sdk::OpenRequest& request) override {
+    if (request.device.index != 0) throw sdk::Unavailable("fake device: there is only device 0");
+    return std::make_unique<FakeDevice>();
+  }
+  const fp_extension* extensions() const override { return &counters().extension; }
+
+  // Kernels written for the CPU run here through OnDevice: one more op is a line in each of these three functions.
+  std::vector<sdk::OpDescription> ops() override { return {{kScaleOp, 1, FP_DEVICE_EXT, kDTypes, kPasses}}; }
+
+  void query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) override {
+    if (query.device.type != FP_DEVICE_EXT) answer.blocked(sdk::Reason::device, "only the fake device");
+    if (!(query.dtype == sdk::kFloat32) && !(query.dtype == sdk::kFloat64)) {
+      answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
+    }
+    if ((query.passes & ~kPasses) != 0) answer.blocked(sdk::Reason::pass, "only forward and backward");
+    answer.flags = FP_KERNEL_DETERMINISTIC;
+    if (query.op == kScaleOp) {
+      if (query.op_version != 1) answer.blocked(sdk::Reason::op_version, "only version 1");
+      static_cast<void>(query.config.real("factor"));
+    } else {
+      answer.blocked(sdk::Reason::op, "op '" + query.op + "' is not known here");
+    }
+  }
+
+  std::unique_ptr<sdk::Kernel> create(const sdk::KernelQuery& query, sdk::Device& device) override {
+    return std::make_unique<OnDevice>(make_scale(query), static_cast<FakeDevice&>(device));
+  }
+};
+
+}  // namespace
+}  // namespace fake_device
+
+FASTPATH_PLUGIN(fake_device::FakePlugin, "fake_device", "Example", "1.0.0", "ext", "test");
