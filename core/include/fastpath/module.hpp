@@ -78,6 +78,10 @@ class FASTPATH_EXPORT Module {
   /// @throws Error(invalid_argument) listing every missing, unexpected and mis-shaped name.
   void load_state_dict(const StateDict& state, Strictness strictness = Strictness::strict);
 
+  /// Makes the tensors of this module and those below it the very tensors of `other`, a module of the same make.
+  /// @throws Error(internal) if names or shapes differ.
+  void share_tensors(const Module& other);
+
   /// Number of elements of all parameters below this module.
   std::int64_t parameter_count() const;
 

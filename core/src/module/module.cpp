@@ -240,6 +240,27 @@ void Module::load_state_dict(const StateDict& state, Strictness strictness) {
   for (Module* module : changed) module->on_change();
 }
 
+void Module::share_tensors(const Module& other) {
+  const auto share = [&](std::vector<StateDict::Entry>& mine, const std::vector<StateDict::Entry>& theirs) {
+    bool same = mine.size() == theirs.size();
+    for (std::size_t i = 0; same && i < mine.size(); ++i) {
+      same = mine[i].first == theirs[i].first && mine[i].second.shape() == theirs[i].second.shape();
+      if (same) mine[i].second = theirs[i].second;
+    }
+    if (!same)
+      throw Error(ErrorCode::internal,
+                  fmt::format("tensors of two different modules ({}, {}) shared", kind(), other.kind()));
+  };
+  share(parameters_, other.parameters_);
+  share(buffers_, other.buffers_);
+  if (children_.size() != other.children_.size()) {
+    throw Error(ErrorCode::internal,
+                fmt::format("{} has {} children, the other one {}", kind(), children_.size(), other.children_.size()));
+  }
+  for (std::size_t i = 0; i < children_.size(); ++i) children_[i].second->share_tensors(*other.children_[i].second);
+  touch();
+}
+
 std::int64_t Module::parameter_count() const {
   std::int64_t total = 0;
   walk<const Module>(*this, [&](const std::string&, const Module& module) {

@@ -70,12 +70,18 @@ void for_each_offset(const Shape& shape, const Shape& strides, Visit visit) {
 template <class Function>
 auto with_type(DType dtype, Function function) {
   switch (dtype) {
-    case DType::float32: return function(float{});
-    case DType::float64: return function(double{});
-    case DType::int32: return function(std::int32_t{});
-    case DType::int64: return function(std::int64_t{});
-    case DType::boolean: return function(bool{});
-    case DType::uint8: return function(std::uint8_t{});
+    case DType::float32:
+      return function(float{});
+    case DType::float64:
+      return function(double{});
+    case DType::int32:
+      return function(std::int32_t{});
+    case DType::int64:
+      return function(std::int64_t{});
+    case DType::boolean:
+      return function(bool{});
+    case DType::uint8:
+      return function(std::uint8_t{});
   }
   throw Error(ErrorCode::internal, "tensor with a dtype outside the list");
 }
@@ -83,8 +89,8 @@ auto with_type(DType dtype, Function function) {
 void require_host(const Tensor& tensor, const char* action) {
   if (!tensor.defined()) throw Error(ErrorCode::invalid_argument, fmt::format("{} of an undefined tensor", action));
   if (!tensor.device().is_cpu()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} of a tensor on {}; only tensors on cpu have host elements", action, to_string(tensor.device())));
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} of a tensor on {}; only tensors on cpu have host elements",
+                                                         action, to_string(tensor.device())));
   }
 }
 
@@ -98,21 +104,29 @@ Tensor Tensor::empty(Shape shape, DType dtype) {
   const std::size_t padded = (bytes + kAlignment) / kAlignment * kAlignment;
   void* memory = std::aligned_alloc(kAlignment, padded);
   if (memory == nullptr) {
-    throw Error(ErrorCode::out_of_memory, fmt::format("no memory for a {} tensor of shape {} ({} bytes)", to_string(dtype),
-                                                      to_string(shape), bytes));
+    throw Error(ErrorCode::out_of_memory, fmt::format("no memory for a {} tensor of shape {} ({} bytes)",
+                                                      to_string(dtype), to_string(shape), bytes));
   }
   std::shared_ptr<const void> owner(memory, [](const void* pointer) { std::free(const_cast<void*>(pointer)); });
   return wrap(memory, std::move(shape), {}, dtype, Device::cpu(), std::move(owner));
 }
 
 Tensor Tensor::zeros(Shape shape, DType dtype) {
-  Tensor result = empty(std::move(shape), dtype);
-  std::memset(result.raw(), 0, result.bytes());
-  return result;
+  // From calloc, so that large zero tensors cost no memory before something is written.
+  const std::size_t bytes = static_cast<std::size_t>(count(shape)) * size_of(dtype);
+  void* memory = std::calloc(bytes + kAlignment, 1);
+  if (memory == nullptr) {
+    throw Error(ErrorCode::out_of_memory, fmt::format("no memory for a {} tensor of shape {} ({} bytes)",
+                                                      to_string(dtype), to_string(shape), bytes));
+  }
+  std::shared_ptr<const void> owner(memory, [](const void* pointer) { std::free(const_cast<void*>(pointer)); });
+  std::size_t space = bytes + kAlignment;
+  void* aligned = std::align(kAlignment, bytes, memory, space);
+  return wrap(aligned, std::move(shape), {}, dtype, Device::cpu(), std::move(owner));
 }
 
-Tensor Tensor::wrap(void* data, Shape shape, Shape strides, DType dtype, Device device, std::shared_ptr<const void> owner,
-                    std::uint64_t byte_offset) {
+Tensor Tensor::wrap(void* data, Shape shape, Shape strides, DType dtype, Device device,
+                    std::shared_ptr<const void> owner, std::uint64_t byte_offset) {
   Tensor result;
   result.numel_ = count(shape);
   if (strides.empty()) {
@@ -197,8 +211,8 @@ void Tensor::copy_from(const Tensor& source) const {
   require_host(*this, "copy into");
   require_host(source, "copy");
   if (source.shape_ != shape_) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("copy of a tensor of shape {} into one of shape {}", to_string(source.shape_), to_string(shape_)));
+    throw Error(ErrorCode::invalid_argument, fmt::format("copy of a tensor of shape {} into one of shape {}",
+                                                         to_string(source.shape_), to_string(shape_)));
   }
   if (numel_ == 0) return;
   if (contiguous_ && source.contiguous_ && dtype_ == source.dtype_) {
@@ -227,8 +241,8 @@ Tensor Tensor::view(Shape shape) const {
   if (!defined_) throw Error(ErrorCode::invalid_argument, "view() of an undefined tensor");
   if (!contiguous_ || count(shape) != numel_) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} tensor of shape {} cannot be viewed as {}", contiguous_ ? "contiguous" : "non-contiguous",
-                            to_string(shape_), to_string(shape)));
+                fmt::format("{} tensor of shape {} cannot be viewed as {}",
+                            contiguous_ ? "contiguous" : "non-contiguous", to_string(shape_), to_string(shape)));
   }
   return wrap(data_, std::move(shape), {}, dtype_, device_, owner_, byte_offset_);
 }
