@@ -3,6 +3,8 @@
 #include <cmath>
 #include <compare>
 
+#include "ops/accumulator.hpp"
+
 /// Forward-mode differentiation of the reference: a value and its derivative along one direction.
 namespace fastpath::ops {
 
