@@ -1,0 +1,405 @@
+#include "models/config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "fastpath/error.hpp"
+
+namespace fastpath::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Reads keys one by one, remembers what was asked for, and collects every problem.
+class Reader {
+ public:
+  Reader(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
+
+  void problem(std::string text) { problems_.push_back(std::move(text)); }
+  bool has(const char* key) const { return json_.contains(key); }
+  const Json* find(const char* key, bool required) {
+    asked_.insert(key);
+    const auto found = json_.find(key);
+    if (found != json_.end()) return &*found;
+    if (required) problem(fmt::format("key '{}' is missing", key));
+    return nullptr;
+  }
+  void wrong(const char* key, const Json& found, const char* expected) {
+    std::string text = found.dump();
+    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    problem(fmt::format("key '{}' is {}, expected {}", key, text, expected));
+  }
+
+  template <class Integer>
+  void integer(const char* key, Integer& value, std::int64_t low, std::int64_t high, bool required) {
+    const Json* found = find(key, required);
+    if (found == nullptr) return;
+    if (!found->is_number_integer() || (found->is_number_unsigned() && found->get<std::uint64_t>() > INT64_MAX) ||
+        found->get<std::int64_t>() < low || found->get<std::int64_t>() > high) {
+      return wrong(key, *found, fmt::format("an integer in {}..{}", low, high).c_str());
+    }
+    value = static_cast<Integer>(found->get<std::int64_t>());
+  }
+  void number(const char* key, double& value, bool required) {
+    const Json* found = find(key, required);
+    if (found == nullptr) return;
+    if (!found->is_number() || !std::isfinite(found->get<double>()) || found->get<double>() <= 0) {
+      return wrong(key, *found, "a positive number");
+    }
+    value = found->get<double>();
+  }
+  void boolean(const char* key, bool& value) {
+    const Json* found = find(key, false);
+    if (found == nullptr) return;
+    if (!found->is_boolean()) return wrong(key, *found, "true or false");
+    value = found->get<bool>();
+  }
+  void text(const char* key, std::string& value, bool required) {
+    const Json* found = find(key, required);
+    if (found == nullptr) return;
+    if (!found->is_string()) return wrong(key, *found, "text");
+    value = found->get<std::string>();
+  }
+  void choice(const char* key, std::string& value, const std::vector<std::string>& accepted, bool required) {
+    const Json* found = find(key, required);
+    if (found == nullptr) return;
+    if (!found->is_string() ||
+        std::find(accepted.begin(), accepted.end(), found->get<std::string>()) == accepted.end()) {
+      return wrong(key, *found, fmt::format("one of {}", fmt::join(accepted, ", ")).c_str());
+    }
+    value = found->get<std::string>();
+  }
+  void irreps(const char* key, sdk::Irreps& value, bool required) {
+    std::string text_value;
+    text(key, text_value, required);
+    if (text_value.empty()) return;
+    try {
+      value = sdk::Irreps::parse(text_value);
+    } catch (const sdk::ConfigError& error) {
+      problem(fmt::format("key '{}': {}", key, error.what()));
+    }
+  }
+  template <class Integer>
+  void integers(const char* key, std::vector<Integer>& value, std::int64_t low, std::int64_t high, bool required) {
+    const Json* found = find(key, required);
+    if (found == nullptr) return;
+    const bool good = found->is_array() && std::all_of(found->begin(), found->end(), [&](const Json& item) {
+                        return item.is_number_integer() &&
+                               (!item.is_number_unsigned() || item.get<std::uint64_t>() <= INT64_MAX) &&
+                               item.get<std::int64_t>() >= low && item.get<std::int64_t>() <= high;
+                      });
+    if (!good) return wrong(key, *found, fmt::format("a list of integers in {}..{}", low, high).c_str());
+    value.clear();
+    for (const Json& item : *found) value.push_back(static_cast<Integer>(item.get<std::int64_t>()));
+  }
+  void names(const char* key, std::vector<std::string>& value) {
+    const Json* found = find(key, false);
+    if (found == nullptr) return;
+    const bool good = found->is_array() && !found->empty() &&
+                      std::all_of(found->begin(), found->end(), [](const Json& item) { return item.is_string(); });
+    if (!good) return wrong(key, *found, "a list of names");
+    value = found->get<std::vector<std::string>>();
+    if (std::set<std::string>(value.begin(), value.end()).size() != value.size()) wrong(key, *found, "distinct names");
+  }
+  /// One value for every layer, or a list with one per layer.
+  template <class T, class Good>
+  void per_layer(const char* key, std::vector<T>& value, std::int64_t layers, Good good, const char* expected) {
+    const Json* found = find(key, true);
+    if (found == nullptr) return;
+    const bool list = found->is_array();
+    const bool fits =
+        list ? static_cast<std::int64_t>(found->size()) == layers && std::all_of(found->begin(), found->end(), good)
+             : good(*found);
+    if (!fits) return wrong(key, *found, expected);
+    value.clear();
+    for (std::int64_t t = 0; t < layers; ++t) {
+      value.push_back(list ? (*found)[static_cast<std::size_t>(t)].template get<T>() : found->template get<T>());
+    }
+  }
+  const Json* raw(const char* key) { return find(key, false); }
+
+  /// Throws if there was any problem, or a key nobody asked for.
+  void finish() {
+    for (const auto& [key, value] : json_.items()) {
+      if (!asked_.contains(key)) problem(fmt::format("key '{}' is unknown", key));
+    }
+    if (!problems_.empty()) throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name_, fmt::join(problems_, "; ")));
+  }
+  bool good() const { return problems_.empty(); }
+
+ private:
+  const Json& json_;
+  std::string name_;
+  std::set<std::string> asked_;
+  std::vector<std::string> problems_;
+};
+
+sdk::ConvTensorProductConfig read_convolution(const Json& json, Reader& reader, std::size_t t) {
+  sdk::ConvTensorProductConfig config;
+  const auto fail = [&](const std::string& text) {
+    reader.problem(fmt::format("convolutions[{}]: {}", t, text));
+    return config;
+  };
+  if (!json.is_object()) return fail("expected an object");
+  for (const auto& [key, value] : json.items()) {
+    if (key != "irreps_in" && key != "irreps_edge" && key != "irreps_out" && key != "instructions") {
+      return fail(fmt::format("key '{}' is unknown", key));
+    }
+  }
+  for (const char* key : {"irreps_in", "irreps_edge", "irreps_out"}) {
+    if (!json.contains(key) || !json[key].is_string()) return fail(fmt::format("'{}' is missing or not text", key));
+  }
+  if (!json.contains("instructions") || !json["instructions"].is_array())
+    return fail("'instructions' is missing or not a list");
+  try {
+    config.in = sdk::Irreps::parse(json["irreps_in"].get<std::string>());
+    config.edge = sdk::Irreps::parse(json["irreps_edge"].get<std::string>());
+    config.out = sdk::Irreps::parse(json["irreps_out"].get<std::string>());
+    std::vector<std::int64_t> fan(config.out.size(), 0);
+    for (const Json& item : json["instructions"]) {
+      const bool good =
+          item.is_array() && item.size() == 3 && std::all_of(item.begin(), item.end(), [](const Json& index) {
+            return index.is_number_unsigned() && index.get<std::uint64_t>() < 100000;
+          });
+      if (!good) return fail("an instruction is not [in, edge, out]");
+      config.instructions.push_back(
+          {item[0].get<std::size_t>(), item[1].get<std::size_t>(), item[2].get<std::size_t>(), 1.0});
+    }
+    config.check();
+    // "element" normalisation: a block shared by several paths is divided by their number (y multiplicity 1).
+    for (const auto& path : config.instructions) ++fan[path.out];
+    for (auto& path : config.instructions) {
+      path.factor = std::sqrt(static_cast<double>(config.out[path.out].ir.dim()) / static_cast<double>(fan[path.out]));
+    }
+  } catch (const sdk::ConfigError& error) {
+    return fail(error.what());
+  }
+  return config;
+}
+
+/// Checks that need more than one key.
+void check_consistency(const MaceConfig& c, Reader& reader) {
+  std::set<std::int32_t> seen(c.atomic_numbers.begin(), c.atomic_numbers.end());
+  if (c.atomic_numbers.empty() || seen.size() != c.atomic_numbers.size()) {
+    reader.problem("key 'atomic_numbers' is empty or names an element twice");
+  }
+  if (c.hidden.empty() || !(c.hidden[0].ir == sdk::Irrep{0, 1})) {
+    reader.problem(fmt::format("key 'hidden_irreps' is {}, expected it to start with scalars 0e", c.hidden.text()));
+    return;
+  }
+  for (std::size_t i = 0; i < c.hidden.size(); ++i) {
+    const auto& block = c.hidden[i];
+    const int l = static_cast<int>(i);
+    if (block.ir.l != l || block.ir.parity != (l % 2 == 0 ? 1 : -1) || block.mul != c.channels() || block.mul == 0) {
+      reader.problem(fmt::format("key 'hidden_irreps' is {}, expected equal multiplicities of 0e, 1o, 2e, .. in order",
+                                 c.hidden.text()));
+      return;
+    }
+  }
+  if (c.hidden.l_max() > c.l_max) {
+    reader.problem(fmt::format("key 'hidden_irreps' has degree {}, above l_max {}", c.hidden.l_max(), c.l_max));
+  }
+  if (c.mlp.size() != 1 || !(c.mlp[0].ir == sdk::Irrep{0, 1}) || c.mlp[0].mul == 0) {
+    reader.problem(fmt::format("key 'mlp_irreps' is {}, expected scalars such as 16x0e", c.mlp.text()));
+  }
+  for (std::size_t t = 0; t < c.convolutions.size(); ++t) {
+    const auto& conv = c.convolutions[t];
+    const sdk::Irreps in = c.irreps_in(static_cast<std::int64_t>(t));
+    if (!(conv.in == in) || !(conv.edge == sdk::Irreps::natural(1, c.l_max))) {
+      reader.problem(fmt::format("convolutions[{}] takes {} and {}, the model gives {} and {}", t, conv.in.text(),
+                                 conv.edge.text(), in.text(), sdk::Irreps::natural(1, c.l_max).text()));
+    }
+  }
+}
+
+}  // namespace
+
+InteractionKind interaction_kind(const std::string& name) {
+  if (name == "RealAgnosticInteractionBlock") return {false, false};
+  if (name == "RealAgnosticResidualInteractionBlock") return {true, false};
+  if (name == "RealAgnosticDensityInteractionBlock") return {false, true};
+  if (name == "RealAgnosticDensityResidualInteractionBlock") return {true, true};
+  throw Error(ErrorCode::bad_file,
+              fmt::format("interaction block '{}' is not supported; supported: RealAgnosticInteractionBlock, "
+                          "RealAgnosticResidualInteractionBlock, RealAgnosticDensityInteractionBlock, "
+                          "RealAgnosticDensityResidualInteractionBlock",
+                          name));
+}
+
+sdk::Irreps MaceConfig::irreps_in(std::int64_t t) const {
+  return t == 0 ? sdk::Irreps::natural(channels(), 0) : hidden;
+}
+
+sdk::Irreps MaceConfig::irreps_out(std::int64_t t) const {
+  const bool last = t == num_interactions - 1;
+  return last && !keep_last_layer_irreps ? sdk::Irreps::natural(channels(), 0) : hidden;
+}
+
+sdk::ConvTensorProductConfig mace_convolution(const sdk::Irreps& in, int l_max, const sdk::Irreps& target) {
+  sdk::ConvTensorProductConfig config;
+  config.in = in;
+  config.edge = sdk::Irreps::natural(1, l_max);
+  struct Path {
+    std::size_t in, edge;
+    sdk::IrrepsBlock out;
+  };
+  std::vector<Path> paths;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    for (std::size_t j = 0; j < config.edge.size(); ++j) {
+      const sdk::Irrep a = in[i].ir, b = config.edge[j].ir;
+      for (int l = std::abs(a.l - b.l); l <= a.l + b.l; ++l) {
+        const sdk::Irrep out{l, a.parity * b.parity};
+        if (target.count(out) > 0) paths.push_back({i, j, {in[i].mul, out}});
+      }
+    }
+  }
+  std::stable_sort(paths.begin(), paths.end(), [](const Path& a, const Path& b) { return a.out.ir < b.out.ir; });
+  std::vector<sdk::IrrepsBlock> out;
+  for (const Path& path : paths) {
+    config.instructions.push_back({path.in, path.edge, out.size(), std::sqrt(static_cast<double>(path.out.ir.dim()))});
+    out.push_back(path.out);
+  }
+  config.out = sdk::Irreps(std::move(out));
+  return config;
+}
+
+MaceConfig MaceConfig::parse(const std::string& text, const std::string& name) {
+  Json json;
+  try {
+    std::vector<std::set<std::string>> open;  // keys of the objects being read, to find duplicates
+    std::string duplicate;
+    json = Json::parse(text, [&](int, Json::parse_event_t event, Json& parsed) {
+      if (event == Json::parse_event_t::object_start) open.emplace_back();
+      if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
+        duplicate = parsed.get<std::string>();
+      }
+      if (event == Json::parse_event_t::object_end) open.pop_back();
+      return true;
+    });
+    if (!duplicate.empty())
+      throw Error(ErrorCode::bad_file, fmt::format("{}: key '{}' is given twice", name, duplicate));
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name, error.what()));
+  }
+  if (!json.is_object()) throw Error(ErrorCode::bad_file, fmt::format("{}: not a JSON object", name));
+
+  Reader reader(json, name);
+  MaceConfig c;
+  std::string word;
+  int version = 1;
+  reader.choice("format", word, {"fastpath-model"}, true);
+  reader.integer("format_version", version, 1, 1, true);
+  reader.choice("architecture", word, {"mace"}, true);
+  word = "float64";
+  reader.choice("dtype", word, {"float64", "float32"}, true);
+  c.dtype = parse_dtype(word);
+  reader.integers("atomic_numbers", c.atomic_numbers, 1, 118, true);
+  reader.number("r_max", c.r_max, true);
+  reader.integer("num_bessel", c.num_bessel, 1, 1024, true);
+  reader.integer("polynomial_cutoff_p", c.polynomial_cutoff_p, 2, 64, true);
+  reader.choice("radial_type", word, {"bessel"}, false);
+  word = "none";
+  reader.choice("distance_transform", word, {"none", "agnesi", "soft"}, false);
+  c.distance_transform = word == "agnesi" ? sdk::DistanceTransform::agnesi
+                         : word == "soft" ? sdk::DistanceTransform::soft
+                                          : sdk::DistanceTransform::none;
+  reader.boolean("apply_cutoff", c.apply_cutoff);
+  reader.boolean("pair_repulsion", c.pair_repulsion);
+  reader.integers("radial_mlp", c.radial_mlp, 1, 1 << 16, false);
+  reader.integer("l_max", c.l_max, 0, 11, true);
+  reader.irreps("hidden_irreps", c.hidden, true);
+  reader.integer("num_interactions", c.num_interactions, 1, 64, true);
+  reader.per_layer(
+      "correlation", c.correlation, c.num_interactions,
+      [](const Json& item) {
+        return item.is_number_integer() && item.get<std::int64_t>() >= 1 && item.get<std::int64_t>() <= 4;
+      },
+      "an integer in 1..4, or a list with one per layer");
+  reader.per_layer(
+      "avg_num_neighbors", c.avg_num_neighbors, c.num_interactions,
+      [](const Json& item) { return item.is_number() && std::isfinite(item.get<double>()) && item.get<double>() > 0; },
+      "a positive number, or a list with one per layer");
+  for (auto [key, target] :
+       {std::pair{"interaction_first", &c.interaction_first}, std::pair{"interaction", &c.interaction}}) {
+    reader.text(key, *target, true);
+    if (target->empty()) continue;
+    try {
+      (void)interaction_kind(*target);
+    } catch (const Error& error) {
+      reader.problem(error.what());
+    }
+  }
+  c.mlp = sdk::Irreps::parse("16x0e");
+  reader.irreps("mlp_irreps", c.mlp, false);
+  reader.choice("gate", c.gate, {"silu"}, false);
+  reader.number("activation_constant", c.activation_constant, false);
+  reader.names("heads", c.heads);
+  reader.boolean("reduced_cg", c.reduced_cg);
+  reader.boolean("keep_last_layer_irreps", c.keep_last_layer_irreps);
+  if (const Json* convolutions = reader.raw("convolutions")) {
+    if (!convolutions->is_array() || static_cast<std::int64_t>(convolutions->size()) != c.num_interactions) {
+      reader.wrong("convolutions", *convolutions, "a list with one entry per layer");
+    } else {
+      for (std::size_t t = 0; t < convolutions->size(); ++t) {
+        c.convolutions.push_back(read_convolution((*convolutions)[t], reader, t));
+      }
+    }
+  }
+  if (reader.good()) check_consistency(c, reader);
+  reader.finish();
+  if (c.convolutions.empty()) {
+    for (std::int64_t t = 0; t < c.num_interactions; ++t) {
+      c.convolutions.push_back(mace_convolution(c.irreps_in(t), c.l_max, c.message()));
+    }
+  }
+  return c;
+}
+
+std::string MaceConfig::text() const {
+  constexpr std::array<const char*, 3> kTransforms{"none", "agnesi", "soft"};
+  Json json;
+  json["format"] = "fastpath-model";
+  json["format_version"] = 1;
+  json["architecture"] = "mace";
+  json["dtype"] = std::string(to_string(dtype));
+  json["atomic_numbers"] = atomic_numbers;
+  json["r_max"] = r_max;
+  json["radial_type"] = "bessel";
+  json["num_bessel"] = num_bessel;
+  json["polynomial_cutoff_p"] = polynomial_cutoff_p;
+  json["distance_transform"] = kTransforms[static_cast<std::size_t>(distance_transform)];
+  json["apply_cutoff"] = apply_cutoff;
+  json["pair_repulsion"] = pair_repulsion;
+  json["radial_mlp"] = radial_mlp;
+  json["l_max"] = l_max;
+  json["hidden_irreps"] = hidden.text();
+  json["num_interactions"] = num_interactions;
+  json["correlation"] = correlation;
+  json["interaction_first"] = interaction_first;
+  json["interaction"] = interaction;
+  json["mlp_irreps"] = mlp.text();
+  json["gate"] = gate;
+  json["activation_constant"] = activation_constant;
+  json["avg_num_neighbors"] = avg_num_neighbors;
+  json["heads"] = heads;
+  json["reduced_cg"] = reduced_cg;
+  json["keep_last_layer_irreps"] = keep_last_layer_irreps;
+  Json list = Json::array();
+  for (const auto& conv : convolutions) {
+    Json instructions = Json::array();
+    for (const auto& path : conv.instructions) instructions.push_back({path.in, path.edge, path.out});
+    list.push_back({{"irreps_in", conv.in.text()},
+                    {"irreps_edge", conv.edge.text()},
+                    {"irreps_out", conv.out.text()},
+                    {"instructions", instructions}});
+  }
+  json["convolutions"] = list;
+  return json.dump(1) + "\n";
+}
+
+}  // namespace fastpath::models

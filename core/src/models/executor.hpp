@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fastpath/graph.hpp"
+#include "fastpath/model.hpp"
+#include "models/program.hpp"
+#include "plugin/plugin.hpp"
+
+namespace fastpath::models {
+
+/// Memory that survives from one evaluation to the next, so that the steady state allocates nothing large.
+class BufferPool {
+ public:
+  /// A buffer of at least this size; its content is undefined.
+  Tensor take(const Shape& shape, DType dtype);
+  void give(Tensor tensor);
+  std::uint64_t bytes() const { return bytes_; }
+  void clear();
+
+ private:
+  std::multimap<std::size_t, Tensor> free_;      // by capacity
+  std::map<const void*, std::size_t> capacity_;  // of every buffer, by address
+  std::uint64_t bytes_ = 0;
+};
+
+/// What one run of a program is asked for.
+struct RunSettings {
+  DType dtype = DType::float64;
+  bool tangent = false;
+  bool parameter_gradients = false;
+  int threads = 1;
+  const OpGraph* graph = nullptr;
+  const ExchangeCallback* exchange = nullptr;
+  bool require_fast = false;
+  Selection* selection = nullptr;  ///< Decisions are updated when a kernel fails and the reference takes over.
+};
+
+/// Runs a program: forward over the steps, backward over them in reverse. Keeps the tensors of every slot, on the host
+/// or on a device, and copies between the two where consecutive steps live on different sides.
+class Executor {
+ public:
+  explicit Executor(const Program& program);
+
+  /// Starts an evaluation: sets sizes, forgets the last one's tensors.
+  void begin(const RunSettings& settings);
+  /// Value of an input slot; `tangent` undefined means zero.
+  void set_input(SlotId slot, const Tensor& value, const Tensor& tangent = {});
+  void forward();
+  /// The gradient of the result with respect to an output slot (a constant: it has no tangent).
+  void seed(SlotId slot, const Tensor& gradient);
+  void backward();
+
+  /// Host tensors, after forward() or backward(). Undefined where nothing was computed.
+  Tensor value(SlotId slot) { return host(slot, kValue); }
+  Tensor tangent(SlotId slot) { return host(slot, kTangent); }
+  Tensor gradient(SlotId slot) { return host(slot, kGrad); }
+  Tensor gradient_tangent(SlotId slot) { return host(slot, kGradTangent); }
+  StateDict parameter_gradients(bool tangent) const;
+  /// Bytes copied between host and device in this evaluation.
+  std::uint64_t copied_bytes() const { return copied_bytes_; }
+  /// Returns buffers to the pool.
+  void end();
+
+ private:
+  enum Plane { kValue, kTangent, kGrad, kGradTangent, kPlanes };
+  struct Buffer {
+    Tensor host, device;
+    bool host_valid = false, device_valid = false;
+    bool pooled = false;  // the host tensor came from the pool
+    bool defined() const { return host_valid || device_valid; }
+  };
+  using SlotBuffers = std::array<Buffer, kPlanes>;
+
+  Buffer& buffer(SlotId slot, Plane plane) { return buffers_[static_cast<std::size_t>(slot)][plane]; }
+  Shape shape_of(SlotId slot) const;
+  Tensor host(SlotId slot, Plane plane);
+  /// The content of a buffer where a step wants to read it.
+  Tensor read(SlotId slot, Plane plane, plugin::OpenDevice* device);
+  /// Fresh memory for a buffer where a step wants to write it; marks it valid there.
+  Tensor write(SlotId slot, Plane plane, plugin::OpenDevice* device);
+  Tensor scratch(SlotId slot, plugin::OpenDevice* device);
+  void release(Buffer& buffer);
+  void add_into(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device);
+  const OpGraph& graph_on(plugin::OpenDevice* device);
+
+  void run_step(const Step& step, std::size_t index, bool backward);
+  void run_forward(const Step& step, plugin::OpenDevice* device, std::size_t index);
+  void run_backward(const Step& step, plugin::OpenDevice* device, std::size_t index);
+  void run_exchange(const Step& step, bool backward);
+  void call(const Step& step, OpCall& call);
+  void note_failure(const Step& step);
+
+  const Program& program_;
+  RunSettings settings_;
+  std::vector<SlotBuffers> buffers_;
+  std::vector<bool> gradient_slots_;
+  std::vector<Tensor> saved_;  // per step
+  BufferPool pool_;
+  std::shared_ptr<plugin::OpenDevice> device_;  // the one that owns memory in this evaluation, once a step has used it
+  OpGraph device_graph_;
+  bool device_graph_valid_ = false;
+  std::map<std::string, std::array<Tensor, 2>> parameter_gradients_;
+  std::uint64_t copied_bytes_ = 0;
+};
+
+}  // namespace fastpath::models

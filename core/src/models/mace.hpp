@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fastpath/model.hpp"
+#include "models/config.hpp"
+#include "models/executor.hpp"
+#include "models/program.hpp"
+
+namespace fastpath::models {
+
+/// ScaleShiftMACE, operators.md 3: the module tree with the names of MACE's own checkpoints, and the program over it.
+class MaceModel : public Model {
+ public:
+  /// Tensors are zero, buffers hold their defined values; K and head shapes follow `state` where it is given.
+  MaceModel(MaceConfig config, const StateDict* state);
+  ~MaceModel() override;
+
+  const std::string& architecture() const override;
+  const std::vector<std::int32_t>& atomic_numbers() const override { return config_.atomic_numbers; }
+  const std::vector<std::string>& heads() const override { return config_.heads; }
+  double r_max() const override { return config_.r_max; }
+  int num_interactions() const override { return static_cast<int>(config_.num_interactions); }
+  DType stored_dtype() const override { return config_.dtype; }
+  std::string config_text() const override { return config_.text(); }
+  std::shared_ptr<Model> replica() const override;
+
+  const MaceConfig& config() const { return config_; }
+  /// Names of a checkpoint that carry nothing an evaluation needs (operators.md 3.4).
+  static bool is_ignored(const std::string& name, const Tensor& tensor);
+  /// Draws all parameters from a seed.
+  void initialize(std::uint64_t seed);
+  /// Values of a slot in the last evaluation, by name; undefined if there is none. For tests.
+  Tensor last_value(const std::string& slot);
+
+ protected:
+  EvaluationResult run(const Graph& graph, const EvaluateOptions& options) override;
+  MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const override;
+
+ private:
+  struct Runner;
+  void build_modules(const StateDict* state);
+  std::unique_ptr<Runner> build_runner(bool exchange) const;
+  Runner& runner(bool exchange);
+  std::int32_t head_index(const std::string& name) const;
+  Tensor species_of(const Graph& graph) const;
+
+  MaceConfig config_;
+  std::unique_ptr<Runner> runners_[2];
+  Runner* last_ = nullptr;
+};
+
+}  // namespace fastpath::models

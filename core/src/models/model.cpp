@@ -1,0 +1,297 @@
+#include "fastpath/model.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "fastpath/error.hpp"
+#include "fastpath/safetensors.hpp"
+#include "models/mace.hpp"
+
+namespace fastpath {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path.string()));
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: reading failed", path.string()));
+  return text.str();
+}
+
+fs::path hub_directory() {
+  if (const char* hub = std::getenv("FASTPATH_HUB"); hub != nullptr && *hub != '\0') return hub;
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0')
+    return fs::path(data) / "fastpath/models";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return fs::path(home) / ".local/share/fastpath/models";
+  return {};
+}
+
+/// The folder that a path or a hub name means.
+fs::path find_model(const fs::path& name) {
+  std::error_code ignored;
+  if (fs::is_directory(name, ignored)) return name;
+  const fs::path hub = hub_directory();
+  const bool plain = name.has_filename() && !name.has_parent_path() && name != "." && name != "..";
+  if (plain && !hub.empty() && fs::is_directory(hub / name, ignored)) return hub / name;
+  throw Error(ErrorCode::not_found,
+              fmt::format("model '{}': no such folder{}", name.string(),
+                          plain && !hub.empty() ? fmt::format(", and no model of this name in {}", hub.string()) : ""));
+}
+
+bool strict_environment() {
+  const char* value = std::getenv("FASTPATH_STRICT");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+/// Stored dtypes: floating tensors as config.json says; reference energies may be kept in float64.
+void check_dtypes(const StateDict& state, DType dtype, const std::string& file) {
+  std::vector<std::string> wrong;
+  for (const auto& [name, tensor] : state) {
+    const bool allowed = !is_floating(tensor.dtype()) || tensor.dtype() == dtype ||
+                         (name == "atomic_energies_fn.atomic_energies" && tensor.dtype() == DType::float64);
+    if (!allowed) wrong.push_back(fmt::format("{} is {}", name, to_string(tensor.dtype())));
+  }
+  if (!wrong.empty()) {
+    throw Error(ErrorCode::bad_file,
+                fmt::format("{}: config.json says {}; {}", file, to_string(dtype), fmt::join(wrong, ", ")));
+  }
+}
+
+/// Facts that stand in both files must agree.
+void check_agreement(const StateDict& state, const models::MaceConfig& config, const std::string& file) {
+  std::vector<std::string> wrong;
+  const auto compare = [&](const char* name, double expected, double tolerance) {
+    const Tensor* tensor = state.find(name);
+    if (tensor == nullptr || tensor->numel() != 1) return;  // missing and mis-shaped ones are reported by the loader
+    const double found = tensor->item();
+    if (!(std::abs(found - expected) <= tolerance * std::abs(expected))) {
+      wrong.push_back(fmt::format("{} is {}, config.json says {}", name, found, expected));
+    }
+  };
+  // A checkpoint in float32 has rounded them.
+  compare("r_max", config.r_max, 1e-6);
+  compare("radial_embedding.cutoff_fn.r_max", config.r_max, 1e-6);
+  compare("radial_embedding.cutoff_fn.p", config.polynomial_cutoff_p, 0);
+  compare("num_interactions", static_cast<double>(config.num_interactions), 0);
+  if (const Tensor* numbers = state.find("atomic_numbers");
+      numbers != nullptr && numbers->numel() == config.n_species()) {
+    const Tensor values = numbers->to(DType::int64).contiguous();
+    for (std::int64_t i = 0; i < config.n_species(); ++i) {
+      const std::int32_t expected = config.atomic_numbers[static_cast<std::size_t>(i)];
+      if (values.data<std::int64_t>()[i] != expected) {
+        wrong.push_back(
+            fmt::format("atomic_numbers[{}] is {}, config.json says {}", i, values.data<std::int64_t>()[i], expected));
+      }
+    }
+  }
+  if (!wrong.empty()) throw Error(ErrorCode::bad_file, fmt::format("{}: {}", file, fmt::join(wrong, "; ")));
+}
+
+std::uint64_t physical_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
+}
+
+void require_finite(const Tensor& tensor, const char* what) {
+  if (!tensor.defined()) return;
+  const auto values = tensor.span<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) {
+      throw Error(ErrorCode::numerics,
+                  fmt::format("{} of atom {} is not finite ({})", what,
+                              tensor.rank() > 1 ? i / static_cast<std::size_t>(tensor.size(1)) : i, values[i]));
+    }
+  }
+}
+
+}  // namespace
+
+Model::Model() : policy_(AutoPolicy::builtin()) {}
+Model::~Model() = default;
+
+void Model::set_policy(std::shared_ptr<const AutoPolicy> policy) {
+  policy_ = policy != nullptr ? std::move(policy) : AutoPolicy::builtin();
+}
+
+void Model::for_each_model(const std::function<void(Model&)>& visit) {
+  visit(*this);
+  Module::for_each_model(visit);
+}
+
+std::shared_ptr<Model> Model::load(const fs::path& name) {
+  const fs::path directory = find_model(name);
+  const fs::path config_path = directory / "config.json", tensor_path = directory / "model.safetensors";
+  for (const fs::path& path : {config_path, tensor_path}) {
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
+      throw Error(ErrorCode::not_found,
+                  fmt::format("model folder {} has no {}", directory.string(), path.filename().string()));
+    }
+  }
+  const models::MaceConfig config = models::MaceConfig::parse(read_text(config_path), config_path.string());
+  const SafetensorsFile file = read_safetensors(tensor_path);
+  StateDict state;
+  for (const auto& [tensor_name, tensor] : file.tensors) {
+    if (!models::MaceModel::is_ignored(tensor_name, tensor)) state.add(tensor_name, tensor);
+  }
+  check_dtypes(state, config.dtype, tensor_path.string());
+  check_agreement(state, config, tensor_path.string());
+  auto model = std::make_shared<models::MaceModel>(config, &state);
+  try {
+    model->load_state_dict(state);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", tensor_path.string(), error.what()));
+  }
+  return model;
+}
+
+std::shared_ptr<Model> Model::create(const std::string& config, std::uint64_t seed) {
+  auto model = std::make_shared<models::MaceModel>(models::MaceConfig::parse(config, "config"), nullptr);
+  if (model->config().reduced_cg) {
+    throw Error(ErrorCode::unsupported,
+                "reduced_cg is true: new models have the full basis; a reduced one comes with a checkpoint");
+  }
+  model->initialize(seed);
+  return model;
+}
+
+void Model::save(const fs::path& directory) const {
+  std::error_code status;
+  if (fs::exists(directory, status) && !(fs::is_directory(directory, status) && fs::is_empty(directory, status))) {
+    throw Error(ErrorCode::io, fmt::format("{}: exists and is not an empty folder", directory.string()));
+  }
+  // Into a folder beside it, renamed at the end: a model is there whole or not at all.
+  fs::path target = directory;
+  if (!target.has_filename()) target = target.parent_path();
+  const fs::path temporary = target.parent_path() / fmt::format(".{}.partial-{}", target.filename().string(), getpid());
+  try {
+    fs::remove_all(temporary);
+    fs::create_directories(temporary);
+    std::ofstream file(temporary / "config.json", std::ios::binary);
+    file << config_text();
+    file.close();
+    if (!file) throw Error(ErrorCode::io, fmt::format("{}: writing config.json failed", directory.string()));
+    StateDict stored;
+    for (const auto& [name, tensor] : state_dict()) {
+      const bool keep = !is_floating(tensor.dtype()) || name == "atomic_energies_fn.atomic_energies";
+      stored.add(name, keep ? tensor : tensor.to(stored_dtype()));
+    }
+    write_safetensors(temporary / "model.safetensors", stored, {{"format", "fastpath-model"}});
+    if (fs::exists(target)) fs::remove(target);
+    fs::rename(temporary, target);
+  } catch (const fs::filesystem_error& error) {
+    fs::remove_all(temporary, status);
+    throw Error(ErrorCode::io, fmt::format("{}: {}", directory.string(), error.what()));
+  } catch (...) {
+    fs::remove_all(temporary, status);
+    throw;
+  }
+}
+
+Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
+  const UseFast use_fast = options.use_fast.value_or(use_fast_);
+  if (!is_floating(options.dtype)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("dtype {} cannot be evaluated in; float32 or float64", to_string(options.dtype)));
+  }
+  Context& context = options.context != nullptr ? *options.context : Context::process();
+  if (!options.device.is_cpu()) {
+    if (use_fast == UseFast::never) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("device {} with use_fast false: the reference runs on the CPU only", to_string(options.device)));
+    }
+    std::vector<std::string> known;
+    for (const DeviceInfo& info : context.registry().devices()) known.push_back(to_string(info.device));
+    if (std::find(known.begin(), known.end(), to_string(options.device)) == known.end()) {
+      std::string why;
+      for (const PluginInfo& plugin : context.registry().plugins()) {
+        const auto& kinds = plugin.device_kinds;
+        if (std::find(kinds.begin(), kinds.end(), options.device.kind) != kinds.end()) {
+          why += fmt::format("; {} is {}: {}", plugin.id, to_string(plugin.state), plugin.reason.text);
+        }
+      }
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("device {} is not there; available: {}{}", to_string(options.device),
+                              fmt::join(known, ", "), why.empty() ? "; no plugin serves its kind" : why));
+    }
+  }
+  const bool backward = options.forces || options.stress || options.parameter_gradients;
+  const Passes passes = options.direction.defined() ? kPassesTraining : backward ? kPassesForces : kPassesEnergy;
+  Selection selection =
+      select(fast_modules(*this), use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+  if (options.require_fast || strict_environment()) {
+    std::vector<std::string> missing;
+    for (const Decision& decision : selection.decisions) {
+      if (decision.fast() || decision.reason.code == ReasonCode::covered_by_parent) continue;
+      std::string line = fmt::format("{} ({}): {}", decision.module, decision.op, decision.reason.text);
+      for (const Candidate& candidate : decision.candidates) {
+        for (const Reason& reason : candidate.reasons) line += fmt::format("; {}: {}", candidate.plugin, reason.text);
+      }
+      missing.push_back(std::move(line));
+    }
+    if (!missing.empty()) {
+      throw Error(ErrorCode::strict_violation,
+                  fmt::format("strict: {} of {} modules would run the reference: {}", missing.size(),
+                              selection.decisions.size(), fmt::join(missing, " | ")));
+    }
+  }
+  return selection;
+}
+
+MemoryEstimate Model::memory_estimate(ProblemSize size, const EvaluateOptions& options) const {
+  return estimate(size, options);
+}
+
+MemoryEstimate Model::memory_estimate(const Structure& structure, const EvaluateOptions& options) const {
+  const Graph graph = Graph::from_structure(structure, r_max());
+  return estimate({graph.n_edges(), graph.n_nodes()}, options);
+}
+
+EvaluationResult Model::evaluate(const Graph& graph, const EvaluateOptions& options) {
+  EvaluateOptions used = options;
+  used.require_fast = options.require_fast || strict_environment();
+  const std::uint64_t limit = options.memory_limit > 0 ? options.memory_limit : physical_memory();
+  if (limit > 0) {
+    const MemoryEstimate need = estimate({graph.n_edges(), graph.n_nodes()}, used);
+    if (need.workspace_bytes > limit) {
+      throw Error(ErrorCode::out_of_memory,
+                  fmt::format("{} atoms with {} edges need {} MiB, at most {} MiB are there", graph.n_nodes(),
+                              graph.n_edges(), need.workspace_bytes >> 20, limit >> 20));
+    }
+  }
+  EvaluationResult result = run(graph, used);
+  if (!std::isfinite(result.energy)) require_finite(result.node_energies, "energy");
+  require_finite(result.forces, "force");
+  return result;
+}
+
+EvaluationResult Model::evaluate(const Structure& structure, const EvaluateOptions& options) {
+  EvaluateOptions used = options;
+  if (used.head.empty()) {
+    for (const auto& [key, values] : structure.info) {
+      const auto* words = std::get_if<std::vector<std::string>>(&values);
+      if (key == "head" && words != nullptr && words->size() == 1) used.head = words->front();
+    }
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Graph graph = Graph::from_structure(structure, r_max());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EvaluationResult result = evaluate(graph, used);
+  result.seconds_graph = seconds;
+  return result;
+}
+
+}  // namespace fastpath

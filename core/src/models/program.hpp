@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fastpath/fast_path.hpp"
+#include "fastpath/op.hpp"
+#include "ops/op_module.hpp"
+
+/// A model as a static list of steps over slots (docs/adr/0002). Built once per model; an evaluation only fills in
+/// sizes.
+namespace fastpath::models {
+
+/// How many rows a slot has.
+enum class Rows { edges, nodes, receivers };
+
+using SlotId = int;
+inline constexpr SlotId kAbsent = -1;
+
+/// A quantity that steps read and write: [rows, trailing...].
+struct Slot {
+  std::string name;
+  Rows rows = Rows::nodes;
+  Shape trailing;
+  bool real = true;             ///< In the dtype of the evaluation; otherwise int32.
+  bool from_positions = false;  ///< Depends on the positions: has a tangent, and is on the way of forces.
+  int n_readers = 0;            ///< Steps that read it.
+};
+
+/// What a step that is not an op does: glue, in reference code only. Follows the rules of OpCall.
+class Glue {
+ public:
+  virtual ~Glue() = default;
+  virtual void apply(const OpCall& call, const std::vector<Tensor>& parameters) = 0;
+  /// The module that holds this glue's parameters, and their names in order; null without parameters.
+  virtual Module* module() { return nullptr; }
+  virtual std::vector<ops::SchemaTensor> schema() const { return {}; }
+};
+
+struct Step {
+  std::string name;                     ///< Dotted name of the module, or a word for glue.
+  ops::OpModule* op = nullptr;          ///< A fast-path module, or
+  std::shared_ptr<Glue> glue;           ///< glue.
+  std::vector<SlotId> inputs;           ///< In schema order; kAbsent for an optional input.
+  std::vector<SlotId> outputs;          ///< kAbsent for an optional output that nobody reads.
+  std::vector<std::string> parameters;  ///< Full names of the parameters in schema order; "" for constants.
+  bool exchange = false;                ///< Brings ghost features from their owners; done by the executor.
+  std::int64_t layer = 0;               ///< Of an exchange.
+};
+
+class Program {
+ public:
+  SlotId add_input(std::string name, Rows rows, Shape trailing, bool real, bool from_positions);
+  /// Adds a slot that a step will write.
+  SlotId add_slot(std::string name, Rows rows, Shape trailing);
+  void add(Step step);
+
+  const std::vector<Slot>& slots() const { return slots_; }
+  const std::vector<Step>& steps() const { return steps_; }
+
+  /// Which slots need a gradient when the gradient of the result is known: those on the way to positions, or to any
+  /// parameter.
+  std::vector<bool> gradient_slots(bool parameters) const;
+
+  /// Bytes of all slots of an evaluation, gradients included if asked for.
+  std::uint64_t bytes(std::int64_t n_edges, std::int64_t n_nodes, DType dtype, bool backward) const;
+
+ private:
+  std::vector<Slot> slots_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace fastpath::models
