@@ -113,6 +113,7 @@ CallStatus PluginKernel::bind(std::span<const Tensor> parameters, std::uint64_t 
   // The kernel may look at the old ones until the call returns, so they go only then.
   std::vector<Tensor> next(parameters.begin(), parameters.end());
   bound_version_ = 0;
+  sizes_ = {};  // for other parameters a kernel may want other memory
   fp_bind_args args{};
   args.struct_size = FP_SIZE_BIND_ARGS;
   args.version = version;

@@ -426,6 +426,7 @@ typedef struct fp_kernel_api {
   int32_t (*create)(const fp_plugin* plugin, const fp_create_args* args, fp_kernel** kernel);
   void (*destroy)(fp_kernel* kernel);
   int32_t (*bind)(fp_kernel* kernel, const fp_bind_args* args);
+  /* Depends on the sizes and on what is bound: asked after the first bind, and anew after each. */
   int32_t (*workspace)(fp_kernel* kernel, const fp_sizes* sizes, fp_workspace* out, const fp_error_sink* errors);
   int32_t (*run)(fp_kernel* kernel, const fp_run_args* args);
 } fp_kernel_api;

@@ -264,7 +264,7 @@ class Kernel {
   virtual ~Kernel() = default;
   /// Takes the parameters. Called before the first run of an op that has some, and whenever a value or address changed.
   virtual void bind(const Bind& bind) { static_cast<void>(bind); }
-  /// Memory wanted for a call of this size; a function of the sizes alone.
+  /// Memory wanted for a call of this size; asked anew after each bind. Depends on nothing else.
   virtual Workspace workspace(const Sizes& sizes) {
     static_cast<void>(sizes);
     return {};
