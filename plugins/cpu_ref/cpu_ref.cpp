@@ -1,0 +1,75 @@
+#include <array>
+#include <thread>
+
+#include "fastpath/sdk/plugin.hpp"
+#include "kernel.hpp"
+
+namespace cpu_ref {
+namespace {
+
+constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
+constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+
+#if defined(__x86_64__)
+constexpr const char* kArch = "x86-64";
+#elif defined(__aarch64__)
+constexpr const char* kArch = "aarch64";
+#else
+constexpr const char* kArch = "";
+#endif
+
+std::array<Op, 7> all_ops() {
+  return {spherical_harmonics(), radial_basis(),        radial_mlp(),           irreps_linear(),
+          species_linear(),      conv_tensor_product(), symmetric_contraction()};
+}
+
+class CpuRef final : public sdk::Plugin {
+ public:
+  std::vector<sdk::DeviceDescription> devices() override {
+    sdk::DeviceDescription cpu;
+    cpu.type = FP_DEVICE_CPU;
+    cpu.units = std::thread::hardware_concurrency();
+    cpu.name = "CPU";
+    cpu.arch = kArch;
+    cpu.dtypes = kDTypes;
+    return {cpu};
+  }
+
+  std::vector<sdk::OpDescription> ops() override {
+    std::vector<sdk::OpDescription> result;
+    for (const Op& op : all_ops()) {
+      result.push_back({std::string(op.id), op.version, FP_DEVICE_CPU, kDTypes, kPasses});
+    }
+    return result;
+  }
+
+  void query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) override {
+    if (query.device.type != FP_DEVICE_CPU) {
+      answer.blocked(sdk::Reason::device, "device type " + std::to_string(query.device.type) + ", only the CPU");
+    }
+    if (!(query.dtype == sdk::kFloat32) && !(query.dtype == sdk::kFloat64)) {
+      answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
+    }
+    if ((query.passes & ~kPasses) != 0) answer.blocked(sdk::Reason::pass, "tangent passes, only forward and backward");
+    answer.flags = FP_KERNEL_DETERMINISTIC | FP_KERNEL_THREAD_SAFE;
+    for (const Op& op : all_ops()) {
+      if (op.id != query.op) continue;
+      if (op.version == query.op_version) return op.check(query.config, answer);
+      return answer.blocked(sdk::Reason::op_version, "version " + std::to_string(query.op_version) + " of " + query.op +
+                                                         ", only " + std::to_string(op.version));
+    }
+    answer.blocked(sdk::Reason::op, "op '" + query.op + "' is not known here");
+  }
+
+  std::unique_ptr<sdk::Kernel> create(const sdk::KernelQuery& query, sdk::Device&) override {
+    for (const Op& op : all_ops()) {
+      if (op.id == query.op) return op.create(query.config, query.dtype);
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace
+}  // namespace cpu_ref
+
+FASTPATH_PLUGIN(cpu_ref::CpuRef, "cpu_ref", "fastpath", "0.1.0", "cpu", "in-tree");

@@ -1,0 +1,161 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernel.hpp"
+
+namespace cpu_ref {
+namespace {
+
+struct ValueAndSlope {
+  double value, slope;
+};
+
+/// sin(t) / t and its derivative; below 1 by their series, which does not cancel.
+ValueAndSlope sinc(double t) {
+  if (std::abs(t) >= 1.0) {
+    const double s = std::sin(t) / t;
+    return {s, (std::cos(t) - s) / t};
+  }
+  double value = 1.0, slope = 0.0, term = 1.0;  // term: (-1)^k t^(2k) / (2k+1)!
+  for (int k = 1; k <= 9; ++k) {
+    slope += -term * t * 2 * k / (2.0 * k * (2.0 * k + 1.0));
+    term *= -t * t / (2.0 * k * (2.0 * k + 1.0));
+    value += term;
+  }
+  return {value, slope};
+}
+
+/// 1 - (p+1)(p+2)/2 u^p + p(p+2) u^(p+1) - p(p+1)/2 u^(p+2), u = r / r_max, in the form (1-u)^3 q(u), which keeps its
+/// digits near r_max; 0 from there on.
+ValueAndSlope envelope(double r, double r_max, int p) {
+  if (!(r < r_max)) return {r == r ? 0.0 : r, r == r ? 0.0 : r};
+  const double u = r / r_max, rest = (r_max - r) / r_max;
+  double q = 0.0, power = 1.0;  // power: u^k
+  for (int k = 0; k < p; ++k) {
+    q += 0.5 * (k + 1) * (k + 2) * power;
+    if (k < p - 1) power *= u;
+  }
+  return {rest * rest * rest * q, -0.5 * p * (p + 1) * (p + 2) / r_max * power * rest * rest};
+}
+
+/// Computed in double for float too: sin(w r) would lose what w r has before the point.
+template <class T>
+class RadialBasis final : public CpuKernel<T> {
+ public:
+  explicit RadialBasis(const sdk::RadialBasisConfig& config) : CpuKernel<T>(config.signature()), config_(config) {}
+
+ private:
+  static Chunks chunks(std::int64_t n_edges) { return Chunks(n_edges, 256, 16); }
+
+  void take(const sdk::TensorList& parameters) override {
+    const auto weights = parameters[0].template view<const T>();
+    weights_.assign(weights.data(), weights.data() + weights.size());
+  }
+  void plan(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) override {
+    if (pass == sdk::Pass::backward) {
+      scratch.take<double>(chunks(extents[sdk::Axis::edges]).count * config_.n_basis);
+    }
+  }
+
+  /// Covalent radii of both ends of an edge, or nothing without a transform.
+  struct Radii {
+    const std::int32_t *sender = nullptr, *receiver = nullptr, *species = nullptr;
+  };
+  Radii radii(const sdk::Run& run) const {
+    if (config_.transform == sdk::DistanceTransform::none) return {};
+    const sdk::HostGraph graph = run.graph.value().host();
+    const Radii result{graph.sender, graph.receiver, this->read_indices(run.inputs, 1)};
+    const auto n_species = static_cast<std::int32_t>(config_.species_radii.size());
+    for (std::int64_t n = 0; n < graph.n_nodes; ++n) {
+      if (result.species[n] < 0 || result.species[n] >= n_species) {
+        throw sdk::InvalidArgument("species " + std::to_string(result.species[n]) + " of node " + std::to_string(n) +
+                                   ", expected 0.." + std::to_string(n_species - 1));
+      }
+    }
+    return result;
+  }
+
+  /// What the basis functions take as their argument.
+  ValueAndSlope argument(double r, const Radii& nodes, std::int64_t e) const {
+    if (config_.transform == sdk::DistanceTransform::none) return {r, 1.0};
+    const double sum =
+        config_.species_radii[nodes.species[nodes.sender[e]]] + config_.species_radii[nodes.species[nodes.receiver[e]]];
+    if (config_.transform == sdk::DistanceTransform::agnesi) {
+      // x = 1 / (1 + s), s = a y^q / (1 + y^(q-p)) = a y^p / (1 + y^(p-q)), which is defined at y = 0.
+      const double q = config_.q_exponent, p = config_.p_exponent, y = 2.0 * r / sum, t = std::pow(y, p - q);
+      const double x = 1.0 / (1.0 + config_.a * std::pow(y, p) / (1.0 + t));
+      const double slope = config_.a * std::pow(y, p - 1.0) * (p + q * t) / ((1.0 + t) * (1.0 + t));
+      return {x, -x * x * slope * 2.0 / sum};
+    }
+    const double p0 = 0.75 * sum, p1 = 4.0 / 3.0 * sum, alpha = 4.0 / (p1 - p0);
+    const double th = std::tanh(alpha * (r - 0.5 * (p0 + p1))), half = 0.5 * (1.0 + th);
+    return {p0 + (r - p0) * half, half + (r - p0) * 0.5 * alpha * (1.0 - th * th)};
+  }
+
+  void forward(const sdk::Run& run, sdk::Scratch&) override {
+    const T* lengths = this->read(run.inputs, 0);
+    T* embedding = this->write(run.outputs, 0);
+    T* envelopes = this->write(run.outputs, 1);
+    const Radii nodes = radii(run);
+    const Chunks chunks = this->chunks(run.inputs[0].size(0));
+    this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
+      for (std::int64_t e = chunks.begin(chunk); e < chunks.end(chunk); ++e) {
+        const double r = lengths[e], f = envelope(r, config_.r_max, config_.p).value;
+        const double x = argument(r, nodes, e).value, factor = config_.prefactor * (config_.apply_cutoff ? f : 1.0);
+        if (envelopes != nullptr) envelopes[e] = static_cast<T>(f);
+        for (std::int64_t n = 0; n < config_.n_basis; ++n) {
+          embedding[e * config_.n_basis + n] = static_cast<T>(factor * weights_[n] * sinc(weights_[n] * x).value);
+        }
+      }
+    });
+  }
+
+  void backward(const sdk::Run& run, sdk::Scratch& scratch) override {
+    const T* lengths = this->read(run.inputs, 0);
+    const T* grad_embedding = this->read(run.grad_outputs, 0);
+    const T* grad_envelope = this->read(run.grad_outputs, 1);
+    T* grad_lengths = this->write(run.grad_inputs, 0);
+    T* grad_weights = this->write(run.grad_parameters, 0);
+    const Radii nodes = radii(run);
+    const Chunks chunks = this->chunks(run.inputs[0].size(0));
+    double* partial = scratch.take<double>(chunks.count * config_.n_basis);
+    this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
+      double* sums = partial + chunk * config_.n_basis;
+      std::fill_n(sums, config_.n_basis, 0.0);
+      for (std::int64_t e = chunks.begin(chunk); e < chunks.end(chunk); ++e) {
+        const double r = lengths[e];
+        const ValueAndSlope f = envelope(r, config_.r_max, config_.p), x = argument(r, nodes, e);
+        const double cut = config_.apply_cutoff ? f.value : 1.0;
+        double grad_x = 0.0, grad_f = grad_envelope != nullptr ? grad_envelope[e] : 0.0;
+        for (std::int64_t n = 0; n < config_.n_basis; ++n) {
+          const double w = weights_[n], g = config_.prefactor * grad_embedding[e * config_.n_basis + n];
+          const ValueAndSlope s = sinc(w * x.value);
+          grad_x += g * cut * w * w * s.slope;
+          if (config_.apply_cutoff) grad_f += g * w * s.value;
+          sums[n] += g * cut * std::cos(w * x.value);
+        }
+        if (grad_lengths != nullptr) grad_lengths[e] = static_cast<T>(grad_x * x.slope + grad_f * f.slope);
+      }
+    });
+    if (grad_weights == nullptr) return;
+    for (std::int64_t n = 0; n < config_.n_basis; ++n) {
+      double sum = 0.0;
+      for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) sum += partial[chunk * config_.n_basis + n];
+      grad_weights[n] = static_cast<T>(sum);
+    }
+  }
+
+  sdk::RadialBasisConfig config_;
+  std::vector<double> weights_;
+};
+
+}  // namespace
+
+Op radial_basis() {
+  using Config = sdk::RadialBasisConfig;
+  return {Config::kOp, Config::kVersion,
+          [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(Config::from(config)); },
+          create<RadialBasis, Config>};
+}
+
+}  // namespace cpu_ref
