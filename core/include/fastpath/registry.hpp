@@ -87,7 +87,8 @@ class FASTPATH_EXPORT PluginRegistry {
   std::vector<DeviceInfo> devices();
 
   class Impl;
-  Impl& impl() noexcept { return *impl_; }  ///< For the library itself.
+  explicit PluginRegistry(std::unique_ptr<Impl> impl);  ///< For the library itself and its tests.
+  Impl& impl() noexcept { return *impl_; }              ///< For the library itself.
 
  private:
   std::unique_ptr<Impl> impl_;

@@ -20,7 +20,9 @@ int thread_budget(int requested) {
 }  // namespace
 
 Context::Impl::Impl(ContextOptions options)
-    : registry(std::move(options.registry)), threads(thread_budget(options.threads)) {}
+    : registry(options.shared_registry ? std::move(options.shared_registry)
+                                       : std::make_shared<PluginRegistry>(std::move(options.registry))),
+      threads(thread_budget(options.threads)) {}
 
 void Context::Impl::record_failure(const std::string& kernel, const std::string& text) {
   const std::lock_guard lock(mutex_);
@@ -44,7 +46,7 @@ Context& Context::process() {
   return *context;
 }
 
-PluginRegistry& Context::registry() noexcept { return impl_->registry; }
+PluginRegistry& Context::registry() noexcept { return *impl_->registry; }
 int Context::threads() const noexcept { return impl_->threads; }
 
 }  // namespace fastpath

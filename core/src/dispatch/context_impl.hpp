@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -13,7 +14,7 @@ class Context::Impl {
  public:
   explicit Impl(ContextOptions options);
 
-  PluginRegistry registry;
+  const std::shared_ptr<PluginRegistry> registry;
   const int threads;
 
   /// Counts a failure of a kernel (plugin, op configuration, device, dtype) and keeps its text.

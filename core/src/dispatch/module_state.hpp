@@ -70,6 +70,9 @@ struct FastPathModule::State {
   void drop_active(const plugin::CallStatus& status);
 };
 
+/// The device of a name, if the CPU or a usable plugin has it. Loads only plugins for its kind.
+std::optional<DeviceInfo> find_device(Context& context, const Device& device);
+
 /// The dtype of a call: that of its first floating-point tensor.
 DType call_dtype(const OpCall& call);
 

@@ -183,6 +183,14 @@ Decision decide(const NamedFastModule& named, const Setting& s, const std::optio
 
 }  // namespace
 
+std::optional<DeviceInfo> find_device(Context& context, const Device& device) {
+  if (device.is_cpu()) return cpu_info();
+  for (const auto& plugin : context.registry().impl().usable(device.kind)) {
+    if (const DeviceInfo* info = plugin->find_device(device)) return *info;
+  }
+  return std::nullopt;
+}
+
 Support FastPathModule::fast_supported(const Device& device, DType dtype, Passes passes, Context* context) const {
   Context& used = context != nullptr ? *context : Context::process();
   // Asking changes nothing that is observable; the answers are kept in the module.
@@ -241,10 +249,7 @@ Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, 
   }
   const Setting setting{
       use_fast, policy, device, dtype, size, passes, context != nullptr ? *context : Context::process()};
-  std::optional<DeviceInfo> info;
-  for (const DeviceInfo& known : setting.context.registry().devices()) {
-    if (known.device == device) info = known;
-  }
+  const std::optional<DeviceInfo> info = find_device(setting.context, device);
   std::map<const FastPathModule*, std::string> parent;
   for (const NamedFastModule& named : modules) {
     if (const auto found = parent.find(named.module); found != parent.end()) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/safetensors.hpp"
 #include "models/mace.hpp"
@@ -213,9 +214,9 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
           ErrorCode::invalid_argument,
           fmt::format("device {} with use_fast false: the reference runs on the CPU only", to_string(options.device)));
     }
-    std::vector<std::string> known;
-    for (const DeviceInfo& info : context.registry().devices()) known.push_back(to_string(info.device));
-    if (std::find(known.begin(), known.end(), to_string(options.device)) == known.end()) {
+    if (!find_device(context, options.device)) {
+      std::vector<std::string> known;
+      for (const DeviceInfo& info : context.registry().devices()) known.push_back(to_string(info.device));
       std::string why;
       for (const PluginInfo& plugin : context.registry().plugins()) {
         const auto& kinds = plugin.device_kinds;

@@ -161,6 +161,7 @@ std::string_view to_string(PluginState state) noexcept {
 }
 
 PluginRegistry::PluginRegistry(RegistryOptions options) : impl_(std::make_unique<Registry>(std::move(options))) {}
+PluginRegistry::PluginRegistry(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PluginRegistry::~PluginRegistry() = default;
 
 std::vector<SearchDirectory> PluginRegistry::search_path() const { return impl_->search_path(); }

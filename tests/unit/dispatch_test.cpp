@@ -1,0 +1,523 @@
+// Which path runs: the rules of the host API on plugins made in the test.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "dispatch/module_state.hpp"
+#include "fastpath/error.hpp"
+#include "fastpath/fast_path.hpp"
+#include "fastpath/model.hpp"
+#include "fastpath/plugin.h"
+#include "fastpath/warning.hpp"
+#include "plugin/plugin.hpp"
+
+namespace fastpath {
+namespace {
+
+/// y = scale * x; the kernels below write 2 * scale * x, so that one sees which path ran.
+class Scale : public FastPathModule {
+ public:
+  Scale() { register_parameter("scale", Tensor::from<double>({1}, {3.0})); }
+  const OpSpec& op() const override { return spec_; }
+  int references = 0;
+
+ protected:
+  void reference(const OpCall& call, const std::vector<Tensor>& parameters) override {
+    ++references;
+    const double s = parameters[0].to(DType::float64).item();
+    for (std::int64_t i = 0; i < call.inputs[0].numel(); ++i) {
+      if (call.inputs[0].dtype() == DType::float32) {
+        call.outputs[0].data<float>()[i] = static_cast<float>(s) * call.inputs[0].data<float>()[i];
+      } else {
+        call.outputs[0].data<double>()[i] = s * call.inputs[0].data<double>()[i];
+      }
+    }
+  }
+  std::vector<Tensor> schema_tensors() const override { return {parameter("scale")}; }
+
+ private:
+  OpSpec spec_{"org.example.scale", 1, {{"factor", std::vector<std::int64_t>{1}}}};
+};
+
+/// How a fake plugin behaves.
+struct Behaviour {
+  std::string id = "fake";
+  DeviceInfo device = cpu_info();
+  Support support;
+  plugin::KernelTraits traits;
+  bool fail_create = false;
+  std::int32_t run_status = FP_OK;
+  std::atomic<int> queries{0}, creates{0}, binds{0}, runs{0};
+};
+
+class FakeKernel : public plugin::Kernel {
+ public:
+  explicit FakeKernel(Behaviour& b) : b_(b) {}
+  const std::string& plugin_id() const noexcept override { return b_.id; }
+  const plugin::KernelTraits& traits() const noexcept override { return b_.traits; }
+  plugin::CallStatus bind(std::span<const Tensor> parameters, std::uint64_t) override {
+    ++b_.binds;
+    scale_ = parameters[0].to(DType::float64).item();
+    return {};
+  }
+  std::uint64_t saved_bytes(const OpCall&) override { return 0; }
+  plugin::CallStatus run(const OpCall& call) override {
+    ++b_.runs;
+    if (b_.run_status != FP_OK) return {b_.run_status, "as told"};
+    for (std::int64_t i = 0; i < call.inputs[0].numel(); ++i) {
+      call.outputs[0].data<double>()[i] = 2 * scale_ * call.inputs[0].data<double>()[i];
+    }
+    return {};
+  }
+
+ private:
+  Behaviour& b_;
+  double scale_ = 0;
+};
+
+class FakeDevice : public plugin::OpenDevice {
+ public:
+  explicit FakeDevice(Behaviour& b) : b_(b) {}
+  const DeviceInfo& info() const noexcept override { return b_.device; }
+  bool owns_memory() const noexcept override { return !b_.device.device.is_cpu(); }
+  Tensor allocate(const Shape& shape, DType dtype) override { return Tensor::empty(shape, dtype); }
+  void copy_to_device(const Tensor&, const Tensor&) override {}
+  void copy_from_device(const Tensor&, const Tensor&) override {}
+  void fill_zero(const Tensor&) override {}
+  std::unique_ptr<plugin::Kernel> create_kernel(const OpSpec&, DType, Passes) override {
+    ++b_.creates;
+    if (b_.fail_create) throw Error(ErrorCode::unavailable, "no kernel today");
+    return std::make_unique<FakeKernel>(b_);
+  }
+
+ private:
+  Behaviour& b_;
+};
+
+class FakePlugin : public plugin::LoadedPlugin {
+ public:
+  explicit FakePlugin(Behaviour& b) : b_(b) { info_.id = b.id; }
+  const PluginInfo& info() const noexcept override { return info_; }
+  const DeviceInfo* find_device(const Device& device) const noexcept override {
+    return device == b_.device.device ? &b_.device : nullptr;
+  }
+  Support query(const OpSpec&, const DeviceInfo&, DType, Passes, plugin::KernelTraits* traits) override {
+    ++b_.queries;
+    *traits = b_.traits;
+    return b_.support;
+  }
+  std::shared_ptr<plugin::OpenDevice> open(const DeviceInfo&) override { return std::make_shared<FakeDevice>(b_); }
+
+ private:
+  Behaviour& b_;
+  PluginInfo info_;
+};
+
+class FakeRegistry : public PluginRegistry::Impl {
+ public:
+  explicit FakeRegistry(std::vector<std::shared_ptr<plugin::LoadedPlugin>> plugins, int* asked)
+      : plugins_(std::move(plugins)), asked_(asked) {}
+  std::vector<SearchDirectory> search_path() const override { return {}; }
+  std::vector<PluginInfo> plugins() override { return {}; }
+  std::vector<PluginInfo> known() override { return {}; }
+  std::vector<std::shared_ptr<plugin::LoadedPlugin>> usable(DeviceKind) override {
+    ++*asked_;
+    return plugins_;
+  }
+
+ private:
+  std::vector<std::shared_ptr<plugin::LoadedPlugin>> plugins_;
+  int* asked_;
+};
+
+class Dispatch : public testing::Test {
+ protected:
+  Dispatch() {
+    set_warning_handler([](const FastPathPrecisionWarning&) {});
+  }
+  ~Dispatch() override {
+    set_warning_handler({});
+    reset_float32_warning();
+  }
+  Context& context() {
+    if (!context_) {
+      std::vector<std::shared_ptr<plugin::LoadedPlugin>> plugins;
+      for (auto& b : behaviours) plugins.push_back(std::make_shared<FakePlugin>(*b));
+      auto registry = std::make_shared<PluginRegistry>(std::make_unique<FakeRegistry>(std::move(plugins), &asked));
+      context_ = std::make_unique<Context>(ContextOptions{.registry = {}, .shared_registry = registry, .threads = 1});
+    }
+    return *context_;
+  }
+  Behaviour& add(const std::string& id) {
+    behaviours.push_back(std::make_unique<Behaviour>());
+    behaviours.back()->id = id;
+    return *behaviours.back();
+  }
+  Selection pick(UseFast use_fast, const AutoPolicy* policy = nullptr, std::int64_t edges = 100,
+                 DType dtype = DType::float64, Device device = Device::cpu()) {
+    return select({{"scale", &module}}, use_fast, policy, device, dtype, edges, kPassesForces, &context());
+  }
+  double run() {
+    const Tensor x = Tensor::from<double>({1}, {1.0}), y = Tensor::zeros({1}, DType::float64);
+    const Tensor inputs[] = {x}, outputs[] = {y};
+    OpCall call;
+    call.inputs = inputs;
+    call.outputs = outputs;
+    module.run(call);
+    return y.item();
+  }
+
+  std::vector<std::unique_ptr<Behaviour>> behaviours;
+  int asked = 0;
+  Scale module;
+
+ private:
+  std::unique_ptr<Context> context_;
+};
+
+TEST_F(Dispatch, NeverUsesTheReferenceAndAsksNobody) {
+  add("fake");
+  const Selection selection = pick(UseFast::never);
+  EXPECT_FALSE(selection);
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(selection.decisions[0].choice, "reference");
+  EXPECT_EQ(selection.decisions[0].reason.code, ReasonCode::forced_reference);
+  EXPECT_TRUE(selection.decisions[0].candidates.empty());
+  EXPECT_EQ(run(), 3.0);
+}
+
+TEST_F(Dispatch, AlwaysUsesAUsableKernel) {
+  add("fake");
+  const Selection selection = pick(UseFast::always);
+  EXPECT_TRUE(selection);
+  EXPECT_TRUE(module.fast_active());
+  EXPECT_EQ(selection.decisions[0].choice, "fake");
+  EXPECT_EQ(selection.decisions[0].reason.code, ReasonCode::forced_fast);
+  EXPECT_EQ(selection.decisions[0].candidates[0].verdict, Candidate::Verdict::chosen);
+  EXPECT_EQ(run(), 6.0);
+  EXPECT_EQ(module.references, 0);
+}
+
+TEST_F(Dispatch, AlwaysWithoutAnyPluginGivesTheReferenceAndSaysSo) {
+  const Selection selection = pick(UseFast::always);
+  EXPECT_FALSE(selection);
+  EXPECT_EQ(selection.decisions[0].reason.code, ReasonCode::no_kernel);
+  EXPECT_EQ(run(), 3.0);
+}
+
+TEST_F(Dispatch, EveryBlockerOfEveryPluginIsKept) {
+  Behaviour& a = add("a");
+  a.support.blocked(ReasonCode::degree, "l_max 9, at most 8").blocked(ReasonCode::dtype, "float64, only float32");
+  add("b").support.blocked(ReasonCode::pass, "no backward");
+  const Selection selection = pick(UseFast::always);
+  ASSERT_EQ(selection.decisions[0].candidates.size(), 2u);
+  EXPECT_EQ(selection.decisions[0].candidates[0].reasons.size(), 2u);
+  EXPECT_EQ(selection.decisions[0].candidates[1].reasons[0].code, ReasonCode::pass);
+  EXPECT_EQ(selection.decisions[0].reason.code, ReasonCode::no_kernel);
+  const Support support = module.fast_supported(Device::cpu(), DType::float64, kPassesForces, &context());
+  EXPECT_FALSE(support);
+  EXPECT_EQ(support.reasons().size(), 3u);
+}
+
+TEST_F(Dispatch, AutomaticWithoutAPolicyBehavesAsAlways) {
+  add("fake");
+  EXPECT_TRUE(pick(UseFast::automatic, nullptr));
+  EXPECT_EQ(run(), 6.0);
+}
+
+TEST_F(Dispatch, AutomaticOnTheCpuIsUnmeasuredAndKeepsTheReference) {
+  add("fake");
+  const AutoPolicy policy;
+  const Selection selection = pick(UseFast::automatic, &policy);
+  EXPECT_FALSE(selection);
+  EXPECT_EQ(selection.decisions[0].reason.code, ReasonCode::unmeasured);
+  EXPECT_EQ(selection.decisions[0].candidates[0].verdict, Candidate::Verdict::not_chosen);
+  EXPECT_EQ(run(), 3.0);
+}
+
+TEST_F(Dispatch, AutomaticOnADeviceFollowsTheThreshold) {
+  Behaviour& fake = add("fake");
+  fake.device.device = {DeviceKind::cuda, 0};
+  fake.device.name = "NVIDIA H200";
+  AutoPolicy policy;
+  policy.min_edges = {{"h200", 50}};
+  policy.min_edges_float64 = {{"H100", 1}, {"nvidia", 200}, {"H200", 1}};
+  const Selection below = pick(UseFast::automatic, &policy, 199, DType::float64, {DeviceKind::cuda, 0});
+  EXPECT_FALSE(below);
+  EXPECT_EQ(below.decisions[0].reason.code, ReasonCode::policy_reference);
+  const Selection at = pick(UseFast::automatic, &policy, 200, DType::float64, {DeviceKind::cuda, 0});
+  EXPECT_TRUE(at);
+  EXPECT_EQ(at.decisions[0].reason.code, ReasonCode::policy_fast);
+  EXPECT_TRUE(pick(UseFast::automatic, &policy, 50, DType::float32, {DeviceKind::cuda, 0}));
+  EXPECT_FALSE(pick(UseFast::automatic, &policy, 49, DType::float32, {DeviceKind::cuda, 0}));
+}
+
+TEST_F(Dispatch, SelectWritesEveryModuleAndDeactivateClears) {
+  add("fake");
+  Scale other;
+  const std::vector<NamedFastModule> both = {{"scale", &module}, {"other", &other}};
+  EXPECT_TRUE(select(both, UseFast::always, nullptr, Device::cpu(), DType::float64, 1, kPassesForces, &context()));
+  EXPECT_TRUE(other.fast_active());
+  EXPECT_FALSE(select(both, UseFast::never, nullptr, Device::cpu(), DType::float64, 1, kPassesForces, &context()));
+  EXPECT_FALSE(module.fast_active());
+  EXPECT_FALSE(other.fast_active());
+  (void)select(both, UseFast::always, nullptr, Device::cpu(), DType::float64, 1, kPassesForces, &context());
+  Module root;
+  root.register_child("a", std::shared_ptr<Module>(&module, [](Module*) {}));
+  deactivate(root);
+  EXPECT_FALSE(module.fast_active());
+  EXPECT_TRUE(other.fast_active());
+}
+
+TEST_F(Dispatch, PreferenceThenRankThenSearchOrderDecideBetweenKernels) {
+  add("first");
+  add("second").traits.rank = 5;
+  add("third").traits.rank = 5;
+  EXPECT_EQ(pick(UseFast::always).decisions[0].choice, "second");
+  AutoPolicy policy;
+  policy.preference = {"th*", "first"};
+  EXPECT_EQ(pick(UseFast::always, &policy).decisions[0].choice, "third");
+}
+
+TEST_F(Dispatch, SizeWindowsAreRespected) {
+  Behaviour& fake = add("fake");
+  fake.traits.min_edges = 10;
+  fake.traits.max_edges = 20;
+  EXPECT_FALSE(pick(UseFast::always, nullptr, 9));
+  const Selection above = pick(UseFast::always, nullptr, 21);
+  EXPECT_FALSE(above);
+  EXPECT_EQ(above.decisions[0].candidates[0].reasons[0].code, ReasonCode::size);
+  EXPECT_TRUE(pick(UseFast::always, nullptr, 20));
+}
+
+TEST_F(Dispatch, AKernelThatCannotBeCreatedIsPassedOver) {
+  add("broken").fail_create = true;
+  add("good");
+  const Selection selection = pick(UseFast::always);
+  EXPECT_EQ(selection.decisions[0].choice, "good");
+  EXPECT_EQ(selection.decisions[0].candidates[0].verdict, Candidate::Verdict::refused);
+  EXPECT_EQ(selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::create_failed);
+}
+
+TEST_F(Dispatch, ARecoverableFailureFallsBackAndTheSecondOneTakesTheKernelOut) {
+  Behaviour& fake = add("fake");
+  fake.run_status = FP_E_OUT_OF_MEMORY;
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_TRUE(pick(UseFast::always));
+    EXPECT_EQ(run(), 3.0);
+    ASSERT_TRUE(module.last_failure().has_value());
+    EXPECT_EQ(module.last_failure()->code, ReasonCode::fallback);
+    EXPECT_FALSE(module.fast_active());
+  }
+  const Selection third = pick(UseFast::always);
+  EXPECT_FALSE(third);
+  EXPECT_EQ(third.decisions[0].candidates[0].reasons[0].code, ReasonCode::run_failed);
+  EXPECT_FALSE(module.fast_supported(Device::cpu(), DType::float64, kPassesForces, &context()));
+}
+
+TEST_F(Dispatch, OtherFailuresAreErrorsWithTheirCode) {
+  Behaviour& fake = add("fake");
+  const auto code_of = [&](std::int32_t status) {
+    fake.run_status = status;
+    (void)pick(UseFast::always);
+    try {
+      (void)run();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::internal;
+  };
+  EXPECT_EQ(code_of(FP_E_DEVICE_LOST), ErrorCode::device_lost);
+  EXPECT_EQ(code_of(FP_E_NUMERICS), ErrorCode::numerics);
+  EXPECT_EQ(code_of(FP_E_INVALID_ARGUMENT), ErrorCode::kernel_failed);
+}
+
+TEST_F(Dispatch, ParametersAreBoundOncePerVersion) {
+  Behaviour& fake = add("fake");
+  (void)pick(UseFast::always);
+  EXPECT_EQ(run(), 6.0);
+  EXPECT_EQ(run(), 6.0);
+  EXPECT_EQ(fake.binds, 1);
+  module.parameter("scale").data<double>()[0] = 5.0;
+  module.touch();
+  (void)pick(UseFast::always);
+  EXPECT_EQ(run(), 10.0);
+}
+
+TEST_F(Dispatch, PluginsAreAskedOncePerQuestion) {
+  Behaviour& fake = add("fake");
+  (void)pick(UseFast::always);
+  (void)pick(UseFast::always);
+  EXPECT_EQ(fake.queries, 1);
+  EXPECT_EQ(fake.creates, 1);
+  (void)pick(UseFast::always, nullptr, 100, DType::float32);
+  EXPECT_EQ(fake.queries, 2);
+}
+
+TEST_F(Dispatch, ChildrenOfAFusedParentAreCoveredByIt) {
+  add("fake");
+  struct Parent : Scale {
+    Parent() { register_child("child", std::make_shared<Scale>()); }
+  };
+  Module root;
+  root.register_child("parent", std::make_shared<Parent>());
+  const auto modules = fast_modules(root);
+  ASSERT_EQ(modules.size(), 2u);
+  EXPECT_EQ(modules[1].name, "parent.child");
+  const Selection selection =
+      select(modules, UseFast::always, nullptr, Device::cpu(), DType::float64, 1, kPassesForces, &context());
+  EXPECT_EQ(selection.decisions[0].choice, "fake");
+  EXPECT_EQ(selection.decisions[1].choice, "reference");
+  EXPECT_EQ(selection.decisions[1].reason.code, ReasonCode::covered_by_parent);
+  EXPECT_FALSE(modules[1].module->fast_active());
+}
+
+TEST_F(Dispatch, SharedModulesAreListedOnceAndCapableOnesLazily) {
+  Behaviour& fake = add("fake");
+  Module root;
+  const auto shared = std::make_shared<Scale>();
+  root.register_child("a", shared);
+  root.register_child("b", shared);
+  root.register_child("c", std::make_shared<Scale>());
+  EXPECT_EQ(fast_modules(root).size(), 2u);
+  const FastCapableRange capable = iter_fast_capable(root, Device::cpu(), DType::float64, kPassesForces, &context());
+  auto it = capable.begin();
+  EXPECT_EQ(it->name, "a");
+  EXPECT_EQ(fake.queries, 1);
+  ++it;
+  EXPECT_EQ(it->name, "c");
+  EXPECT_EQ(fake.queries, 2);
+  ++it;
+  EXPECT_TRUE(it == capable.end());
+}
+
+TEST_F(Dispatch, TensorsOnTwoDevicesAreAnErrorNamingBoth) {
+  const Tensor x = Tensor::from<double>({1}, {1.0});
+  const Tensor y = Tensor::wrap(nullptr, {1}, {}, DType::float64, {DeviceKind::cuda, 1}, nullptr);
+  const Tensor inputs[] = {x}, outputs[] = {y};
+  OpCall call;
+  call.inputs = inputs;
+  call.outputs = outputs;
+  try {
+    module.run(call);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("cuda:1"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("cpu"), std::string::npos);
+  }
+}
+
+TEST_F(Dispatch, Float32WithAKernelWarnsOncePerProcess) {
+  add("fake");
+  reset_float32_warning();
+  int warnings = 0;
+  set_warning_handler([&](const FastPathPrecisionWarning&) { ++warnings; });
+  (void)pick(UseFast::never, nullptr, 1, DType::float32);
+  (void)pick(UseFast::always, nullptr, 1, DType::float64);
+  EXPECT_EQ(warnings, 0);
+  (void)pick(UseFast::always, nullptr, 1, DType::float32);
+  (void)pick(UseFast::always, nullptr, 1, DType::float32);
+  EXPECT_EQ(warnings, 1);
+}
+
+TEST(Warning, OnlyOneOfManyThreadsWarnsAndAThrowingHandlerIsNotCalledAgain) {
+  reset_float32_warning();
+  std::atomic<int> warnings{0};
+  set_warning_handler([&](const FastPathPrecisionWarning&) {
+    ++warnings;
+    throw std::runtime_error("raised");
+  });
+  std::atomic<int> raised{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      try {
+        (void)warn_float32_once();
+      } catch (const std::runtime_error&) {
+        ++raised;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(raised, 1);
+  EXPECT_FALSE(warn_float32_once());
+  set_warning_handler({});
+  reset_float32_warning();
+}
+
+TEST(UseFast, TextInAnyCaseAndExactlyBoolAreUnderstood) {
+  EXPECT_EQ(resolve_use_fast("true"), UseFast::always);
+  EXPECT_EQ(resolve_use_fast("ON"), UseFast::always);
+  EXPECT_EQ(resolve_use_fast("False"), UseFast::never);
+  EXPECT_EQ(resolve_use_fast(std::string("off")), UseFast::never);
+  EXPECT_EQ(resolve_use_fast("Auto"), UseFast::automatic);
+  EXPECT_EQ(resolve_use_fast(true), UseFast::always);
+  EXPECT_EQ(resolve_use_fast(false), UseFast::never);
+  EXPECT_EQ(resolve_use_fast(UseFast::automatic), UseFast::automatic);
+}
+
+TEST(UseFast, OtherTextIsRefusedNamingItAndWhatIsAccepted) {
+  for (const char* text : {"", "yes", "1", "automatic", " true"}) {
+    try {
+      (void)resolve_use_fast(text);
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find("'" + std::string(text) + "'"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("true, false, on, off, auto"), std::string::npos);
+    }
+  }
+}
+
+template <class T>
+concept Resolvable = requires(T value) {
+  resolve_use_fast(value);
+};
+static_assert(Resolvable<bool> && Resolvable<const char*> && Resolvable<UseFast>);
+static_assert(!Resolvable<int> && !Resolvable<char> && !Resolvable<long> && !Resolvable<std::nullptr_t>);
+
+TEST(AutoPolicy, FirstMatchingSubstringWinsInAnyCaseAndDefaultsFollow) {
+  AutoPolicy policy;
+  policy.min_edges = {{"a100", 10}, {"nvidia", 20}};
+  policy.default_min_edges = 7;
+  policy.default_min_edges_float64 = 9;
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  device.name = "NVIDIA A100-SXM4";
+  EXPECT_EQ(policy.threshold(device, DType::float32), 10);
+  EXPECT_EQ(policy.threshold(device, DType::float64), 9);
+  EXPECT_EQ(policy.threshold(device, DType::int32), 10);
+  device.name = "NVIDIA L4";
+  EXPECT_EQ(policy.threshold(device, DType::float32), 20);
+  device.name = "Arc A770";
+  EXPECT_EQ(policy.threshold(device, DType::float32), 7);
+  EXPECT_TRUE(policy.decide(device, DType::float32, 7));
+  EXPECT_FALSE(policy.decide(device, DType::float32, 6));
+  device.device = Device::cpu();
+  EXPECT_FALSE(policy.decide(device, DType::float32, 1'000'000));
+  EXPECT_TRUE(AutoPolicy{}.min_edges.empty());
+  EXPECT_EQ(AutoPolicy{}.default_min_edges, 0);
+}
+
+TEST(AutoPolicy, TheBuiltinOneHoldsThePublishedThresholds) {
+  ASSERT_NE(AutoPolicy::builtin(), nullptr);
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  const auto both = [&](const char* name) {
+    device.name = name;
+    return std::pair{AutoPolicy::builtin()->threshold(device, DType::float32),
+                     AutoPolicy::builtin()->threshold(device, DType::float64)};
+  };
+  EXPECT_EQ(both("NVIDIA A100-SXM4-80GB"), std::pair(std::int64_t{50'000}, std::int64_t{25'000}));
+  EXPECT_EQ(both("NVIDIA H100 PCIe"), std::pair(std::int64_t{60'000}, std::int64_t{30'000}));
+  EXPECT_EQ(both("NVIDIA H200"), std::pair(std::int64_t{60'000}, std::int64_t{30'000}));
+  EXPECT_EQ(both("NVIDIA L40S"), std::pair(std::int64_t{30'000}, std::int64_t{0}));
+  EXPECT_EQ(both("Radeon"), std::pair(std::int64_t{50'000}, std::int64_t{25'000}));
+}
+
+}  // namespace
+}  // namespace fastpath
