@@ -8,8 +8,9 @@
 namespace fastpath {
 
 struct ContextOptions {
-  RegistryOptions registry;
-  std::shared_ptr<PluginRegistry> shared_registry;  ///< Used instead of `registry`: contexts may share their plugins.
+  RegistryOptions registry = {};
+  std::shared_ptr<PluginRegistry> shared_registry =
+      nullptr;      ///< Used instead of `registry`: contexts may share their plugins.
   int threads = 0;  ///< CPU threads an evaluation may use; 0: all hardware threads.
 };
 

@@ -65,10 +65,10 @@ struct SearchDirectory {
 };
 
 struct RegistryOptions {
-  std::vector<std::filesystem::path> search_paths;  ///< Searched before everything else. Absolute.
-  bool default_paths = true;                        ///< Also environment, user, library and system directories.
-  std::vector<std::string> enable = {"*"};          ///< Globs of plugin ids that may be used.
-  std::vector<std::string> disable = {};            ///< Globs of plugin ids that may not.
+  std::vector<std::filesystem::path> search_paths = {};  ///< Searched before everything else. Absolute.
+  bool default_paths = true;                             ///< Also environment, user, library and system directories.
+  std::vector<std::string> enable = {"*"};               ///< Globs of plugin ids that may be used.
+  std::vector<std::string> disable = {};                 ///< Globs of plugin ids that may not.
 };
 
 /// The plugins of one host: found, checked and loaded on first need. Usable without any plugin.

@@ -1,0 +1,155 @@
+// The whole model through a plugin: the same numbers, and decisions that say who computed them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "fastpath/error.hpp"
+#include "fastpath/extxyz.hpp"
+#include "fastpath/model.hpp"
+#include "fastpath/warning.hpp"
+
+namespace fastpath {
+namespace {
+
+const std::string kData = FASTPATH_TEST_DATA "/refdata/mace_a/";
+
+double tensor_error(const Tensor& a, const Tensor& b) {
+  const auto x = a.span<double>(), y = b.span<double>();
+  double difference = 0, largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (std::isnan(x[i]) || std::isnan(y[i])) return NAN;
+    difference = std::max(difference, std::abs(x[i] - y[i]));
+    largest = std::max(largest, std::abs(y[i]));
+  }
+  return largest > 0 ? difference / largest : difference;
+}
+
+class Fast : public testing::TestWithParam<const char*> {
+ protected:
+  Fast() {
+    set_warning_handler([](const FastPathPrecisionWarning&) {});
+  }
+  ~Fast() override { set_warning_handler({}); }
+  static Context& context() {
+    static Context instance({.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false}});
+    return instance;
+  }
+  static Model& model() {
+    static const auto instance = Model::load(kData + "model");
+    return *instance;
+  }
+  static EvaluateOptions options(UseFast use_fast, DType dtype = DType::float64) {
+    EvaluateOptions result;
+    result.use_fast = use_fast;
+    result.dtype = dtype;
+    result.context = &context();
+    return result;
+  }
+  Structure structure() const { return read_extxyz(kData + GetParam() + ".xyz").front(); }
+};
+
+TEST_P(Fast, EveryModuleRunsOnThePluginAndAgreesWithTheReference) {
+  const EvaluationResult reference = model().evaluate(structure(), options(UseFast::never));
+  EvaluateOptions strict = options(UseFast::always);
+  strict.require_fast = true;
+  const EvaluationResult fast = model().evaluate(structure(), strict);
+  for (const Decision& decision : fast.selection.decisions) EXPECT_EQ(decision.choice, "cpu_ref") << decision.module;
+  EXPECT_EQ(fast.selection.decisions.size(), 19u);
+  EXPECT_NEAR(fast.energy, reference.energy, 1e-13 * std::abs(reference.energy));
+  EXPECT_LE(tensor_error(fast.forces, reference.forces), 1e-13);
+  EXPECT_LE(tensor_error(fast.node_energies, reference.node_energies), 1e-13);
+  ASSERT_EQ(fast.stress.has_value(), reference.stress.has_value());
+  if (fast.stress) {
+    double difference = 0, largest = 0;
+    for (std::size_t i = 0; i < 9; ++i) {
+      difference = std::max(difference, std::abs((*fast.stress)[i / 3][i % 3] - (*reference.stress)[i / 3][i % 3]));
+      largest = std::max(largest, std::abs((*reference.stress)[i / 3][i % 3]));
+    }
+    EXPECT_LE(difference, 1e-13 * largest);
+  }
+}
+
+TEST_P(Fast, Float32AgreesWithTheFloat64Reference) {
+  const EvaluationResult reference = model().evaluate(structure(), options(UseFast::never));
+  const EvaluationResult fast = model().evaluate(structure(), options(UseFast::always, DType::float32));
+  EXPECT_TRUE(fast.selection);
+  EXPECT_NEAR(fast.energy, reference.energy, 1e-6 * std::abs(reference.energy));
+  EXPECT_LE(tensor_error(fast.forces, reference.forces), 1e-5);
+}
+
+TEST_P(Fast, AnyNumberOfThreadsGivesTheSameBits) {
+  EvaluateOptions one = options(UseFast::always);
+  one.threads = 1;
+  const EvaluationResult first = model().evaluate(structure(), one);
+  for (const int threads : {2, 3}) {
+    EvaluateOptions more = options(UseFast::always);
+    more.threads = threads;
+    const EvaluationResult result = model().evaluate(structure(), more);
+    EXPECT_EQ(result.energy, first.energy);
+    EXPECT_EQ(tensor_error(result.forces, first.forces), 0.0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Structures, Fast, testing::Values("molecule", "triclinic", "water8", "slab", "sparse"),
+                         [](const auto& structure) { return std::string(structure.param); });
+
+class FastModel : public Fast {};
+INSTANTIATE_TEST_SUITE_P(Structures, FastModel, testing::Values("molecule"));
+
+TEST_P(FastModel, ParameterGradientsAgreeWithTheReference) {
+  EvaluateOptions fast = options(UseFast::always), reference = options(UseFast::never);
+  fast.parameter_gradients = reference.parameter_gradients = true;
+  const EvaluationResult a = model().evaluate(structure(), fast), b = model().evaluate(structure(), reference);
+  EXPECT_TRUE(a.selection);
+  EXPECT_EQ(a.parameter_gradients.size(), 29u);
+  for (const auto& [name, tensor] : b.parameter_gradients) {
+    EXPECT_LE(tensor_error(a.parameter_gradients.at(name), tensor), 1e-12) << name;
+  }
+}
+
+TEST_P(FastModel, DerivativesAlongADirectionRunTheReferenceAndSayWhichPassIsMissing) {
+  EvaluateOptions along = options(UseFast::always);
+  along.direction = Tensor::zeros({structure().size(), 3}, DType::float64);
+  along.direction.data<double>()[0] = 1.0;
+  const EvaluationResult result = model().evaluate(structure(), along);
+  EXPECT_FALSE(result.selection);
+  ASSERT_FALSE(result.selection.decisions[0].candidates.empty());
+  EXPECT_EQ(result.selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::pass);
+}
+
+TEST_P(FastModel, StrictModeWithoutPluginsListsEveryModule) {
+  Context empty({.registry = {.search_paths = {}, .default_paths = false}});
+  EvaluateOptions strict = options(UseFast::always);
+  strict.context = &empty;
+  strict.require_fast = true;
+  try {
+    (void)model().evaluate(structure(), strict);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::strict_violation);
+    EXPECT_NE(std::string(error.what()).find("products.1.symmetric_contractions"), std::string::npos);
+  }
+}
+
+TEST_P(FastModel, AMissingDeviceIsNamedWithWhatIsThere) {
+  EvaluateOptions elsewhere = options(UseFast::always);
+  elsewhere.device = {DeviceKind::cuda, 3};
+  try {
+    (void)model().evaluate(structure(), elsewhere);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_NE(std::string(error.what()).find("cuda:3"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("cpu"), std::string::npos);
+  }
+  elsewhere.use_fast = UseFast::never;
+  try {
+    (void)model().evaluate(structure(), elsewhere);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  }
+}
+
+}  // namespace
+}  // namespace fastpath
