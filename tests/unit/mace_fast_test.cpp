@@ -93,6 +93,39 @@ TEST_P(Fast, AnyNumberOfThreadsGivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Structures, Fast, testing::Values("molecule", "triclinic", "water8", "slab", "sparse"),
                          [](const auto& structure) { return std::string(structure.param); });
 
+// A device whose memory no host pointer reaches, and which has no kernel for species_linear: every tensor that crosses
+// must be copied explicitly.
+TEST_P(Fast, ADeviceWithMemoryOfItsOwnGivesTheSameResults) {
+  Context device_context(
+      {.registry = {.search_paths = {FASTPATH_TEST_PLUGINS}, .default_paths = false, .enable = {"fake_device"}}});
+  const EvaluationResult reference = model().evaluate(structure(), options(UseFast::never));
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    EvaluateOptions on_device = options(UseFast::always, dtype);
+    on_device.context = &device_context;
+    on_device.device = {DeviceKind::extension, 0};
+    on_device.parameter_gradients = true;
+    // Twice: the second evaluation reuses kernels and parameters on the device.
+    for (int time = 0; time < 2; ++time) {
+      const EvaluationResult result = model().evaluate(structure(), on_device);
+      for (const Decision& decision : result.selection.decisions) {
+        EXPECT_EQ(decision.choice, decision.op == "species_linear" ? "reference" : "fake_device") << decision.module;
+      }
+      EXPECT_NEAR(result.energy, reference.energy,
+                  (dtype == DType::float64 ? 1e-13 : 1e-6) * std::abs(reference.energy));
+      EXPECT_LE(tensor_error(result.forces, reference.forces), dtype == DType::float64 ? 1e-13 : 1e-5);
+      EXPECT_EQ(result.parameter_gradients.size(), 29u);
+    }
+  }
+  // auto follows the policy on a device: below the threshold everything runs the reference.
+  EvaluateOptions automatic = options(UseFast::automatic);
+  automatic.context = &device_context;
+  automatic.device = {DeviceKind::extension, 0};
+  const EvaluationResult result = model().evaluate(structure(), automatic);
+  EXPECT_FALSE(result.selection);
+  EXPECT_EQ(result.selection.decisions[0].reason.code, ReasonCode::policy_reference);
+  EXPECT_EQ(result.energy, reference.energy);
+}
+
 class FastModel : public Fast {};
 INSTANTIATE_TEST_SUITE_P(Structures, FastModel, testing::Values("molecule"));
 

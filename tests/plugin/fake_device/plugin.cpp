@@ -1,6 +1,9 @@
 #include "fastpath/sdk/plugin.hpp"
 
+#include <array>
+
 #include "fake_device.hpp"
+#include "kernel.hpp"
 #include "on_device.hpp"
 #include "scale.hpp"
 
@@ -9,6 +12,12 @@ namespace {
 
 constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
 constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+
+// Kernels of cpu_ref, run here through OnDevice. Not species_linear: a model then has steps on both sides.
+std::array<cpu_ref::Op, 6> borrowed() {
+  return {cpu_ref::spherical_harmonics(), cpu_ref::radial_basis(),        cpu_ref::radial_mlp(),
+          cpu_ref::irreps_linear(),       cpu_ref::conv_tensor_product(), cpu_ref::symmetric_contraction()};
+}
 
 class FakePlugin final : public sdk::Plugin {
  public:
@@ -31,8 +40,13 @@ class FakePlugin final : public sdk::Plugin {
   }
   const fp_extension* extensions() const override { return &counters().extension; }
 
-  // Kernels written for the CPU run here through OnDevice: one more op is a line in each of these three functions.
-  std::vector<sdk::OpDescription> ops() override { return {{kScaleOp, 1, FP_DEVICE_EXT, kDTypes, kPasses}}; }
+  std::vector<sdk::OpDescription> ops() override {
+    std::vector<sdk::OpDescription> result = {{kScaleOp, 1, FP_DEVICE_EXT, kDTypes, kPasses}};
+    for (const cpu_ref::Op& op : borrowed()) {
+      result.push_back({std::string(op.id), op.version, FP_DEVICE_EXT, kDTypes, kPasses});
+    }
+    return result;
+  }
 
   void query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) override {
     if (query.device.type != FP_DEVICE_EXT) answer.blocked(sdk::Reason::device, "only the fake device");
@@ -44,13 +58,21 @@ class FakePlugin final : public sdk::Plugin {
     if (query.op == kScaleOp) {
       if (query.op_version != 1) answer.blocked(sdk::Reason::op_version, "only version 1");
       static_cast<void>(query.config.real("factor"));
-    } else {
-      answer.blocked(sdk::Reason::op, "op '" + query.op + "' is not known here");
+      return;
     }
+    for (const cpu_ref::Op& op : borrowed()) {
+      if (op.id == query.op && op.version == query.op_version) return op.check(query.config, answer);
+    }
+    answer.blocked(sdk::Reason::op, "op '" + query.op + "' is not known here");
   }
 
   std::unique_ptr<sdk::Kernel> create(const sdk::KernelQuery& query, sdk::Device& device) override {
-    return std::make_unique<OnDevice>(make_scale(query), static_cast<FakeDevice&>(device));
+    std::unique_ptr<sdk::Kernel> kernel;
+    for (const cpu_ref::Op& op : borrowed()) {
+      if (op.id == query.op) kernel = op.create(query.config, query.dtype);
+    }
+    if (!kernel) kernel = make_scale(query);
+    return std::make_unique<OnDevice>(std::move(kernel), static_cast<FakeDevice&>(device));
   }
 };
 
