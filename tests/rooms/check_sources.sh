@@ -7,7 +7,7 @@ root=$1 rule=$2 expected=${3:-}
 cd "$root"
 
 # The files of the library that may print: the default warning handler.
-may_print=()
+may_print=(core/src/dispatch/warning.cpp)
 
 # files FOLDER PATTERN...: source files below a folder that exists.
 files() {
