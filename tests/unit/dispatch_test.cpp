@@ -301,6 +301,25 @@ TEST_F(Dispatch, AKernelThatCannotBeCreatedIsPassedOver) {
   EXPECT_EQ(selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::create_failed);
 }
 
+TEST_F(Dispatch, OffTheCpuOnePluginOwnsTheMemoryOfAnEvaluation) {
+  Behaviour& a = add("a");
+  Behaviour& b = add("b");
+  a.device.device = b.device.device = {DeviceKind::cuda, 0};
+  Scale other;
+  // `a` takes only the first module; `b` would take the second, but its memory is another.
+  b.traits.rank = -1;
+  const std::vector<NamedFastModule> first = {{"scale", &module}};
+  EXPECT_TRUE(
+      select(first, UseFast::always, nullptr, {DeviceKind::cuda, 0}, DType::float64, 1, kPassesForces, &context()));
+  a.support.blocked(ReasonCode::op, "not this one");
+  const Selection both = select({{"scale", &module}, {"other", &other}}, UseFast::always, nullptr,
+                                {DeviceKind::cuda, 0}, DType::float64, 1, kPassesForces, &context());
+  EXPECT_EQ(both.decisions[0].choice, "a");
+  EXPECT_EQ(both.decisions[1].choice, "reference");
+  EXPECT_EQ(both.decisions[1].candidates[1].verdict, Candidate::Verdict::refused);
+  EXPECT_EQ(both.decisions[1].candidates[1].reasons[0].code, ReasonCode::device);
+}
+
 TEST_F(Dispatch, ARecoverableFailureFallsBackAndTheSecondOneTakesTheKernelOut) {
   Behaviour& fake = add("fake");
   fake.run_status = FP_E_OUT_OF_MEMORY;

@@ -72,6 +72,8 @@ struct Setting {
   ProblemSize size;
   Passes passes;
   Context& context;
+  /// Off the CPU one plugin owns the memory of the device in an evaluation: the first that gets a module.
+  const plugin::LoadedPlugin* memory_owner = nullptr;
 };
 
 /// The rule that speaks for or against kernels, for the whole group.
@@ -89,7 +91,7 @@ Reason rule(const Setting& s, const DeviceInfo& device) {
 }
 
 /// Makes the kernel of an answer the module's active one. False, with a reason, if it cannot be had.
-bool activate(FastPathModule& module, const State::Answer& answer, const Setting& s, Support& support) {
+bool activate(FastPathModule& module, const State::Answer& answer, Setting& s, Support& support) {
   State& state = module.state();
   const std::string key = kernel_key(answer, module, s.device, s.dtype);
   if (const std::string text = s.context.impl().taken_out(key); !text.empty()) {
@@ -118,13 +120,21 @@ bool activate(FastPathModule& module, const State::Answer& answer, const Setting
       return false;
     }
   }
+  if (slot->device->owns_memory()) {
+    if (s.memory_owner != nullptr && s.memory_owner != answer.plugin.get()) {
+      support.blocked(ReasonCode::device, fmt::format("the memory of {} belongs to {} in this evaluation",
+                                                      to_string(s.device), s.memory_owner->info().id));
+      return false;
+    }
+    s.memory_owner = answer.plugin.get();
+  }
   state.active = slot.get();
   state.context = &s.context;
   return true;
 }
 
 /// Decides one module for which fast is possible, and writes the result into it.
-Decision decide(const NamedFastModule& named, const Setting& s, const std::optional<DeviceInfo>& device) {
+Decision decide(const NamedFastModule& named, Setting& s, const std::optional<DeviceInfo>& device) {
   FastPathModule& module = *named.module;
   Decision decision{named.name, module.op().id, "reference", {}, {}};
   const std::vector<State::Answer>& answers = ask(module, s.device, s.dtype, s.passes, s.context);
@@ -247,8 +257,7 @@ Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, 
     }
     return selection;
   }
-  const Setting setting{
-      use_fast, policy, device, dtype, size, passes, context != nullptr ? *context : Context::process()};
+  Setting setting{use_fast, policy, device, dtype, size, passes, context != nullptr ? *context : Context::process()};
   const std::optional<DeviceInfo> info = find_device(setting.context, device);
   std::map<const FastPathModule*, std::string> parent;
   for (const NamedFastModule& named : modules) {
