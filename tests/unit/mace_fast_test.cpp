@@ -127,7 +127,8 @@ TEST_P(Fast, ADeviceWithMemoryOfItsOwnGivesTheSameResults) {
 }
 
 class FastModel : public Fast {};
-INSTANTIATE_TEST_SUITE_P(Structures, FastModel, testing::Values("molecule"));
+INSTANTIATE_TEST_SUITE_P(Structures, FastModel, testing::Values("molecule"),
+                         [](const auto& structure) { return std::string(structure.param); });
 
 TEST_P(FastModel, ParameterGradientsAgreeWithTheReference) {
   EvaluateOptions fast = options(UseFast::always), reference = options(UseFast::never);
