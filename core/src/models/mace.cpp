@@ -116,19 +116,15 @@ void MaceModel::build_modules(const StateDict* state) {
   const MaceConfig& c = config_;
   const std::int64_t n_species = c.n_species(), channels = c.channels();
   const auto n_heads = static_cast<std::int64_t>(c.heads.size());
-  const auto shape_in_file = [&](const std::string& name, Shape otherwise) {
+  // One value for all heads or one per head: either form is in use, whatever the number of heads. Anything else is
+  // refused as mis-shaped when the tensors are loaded.
+  const auto shape_in_file = [&](const std::string& name, const Shape& shared) {
+    Shape with_heads = shared;
+    with_heads.insert(with_heads.begin(), n_heads);
+    const Shape &usual = n_heads > 1 ? with_heads : shared, &other = n_heads > 1 ? shared : with_heads;
     const Tensor* stored = state != nullptr ? state->find(name) : nullptr;
-    // Either form is in use where there is one head; anything else is refused as mis-shaped.
-    if (stored == nullptr || n_heads != 1) return otherwise;
-    Shape with_heads = otherwise;
-    with_heads.insert(with_heads.begin(), 1);
-    return stored->shape() == with_heads ? with_heads : otherwise;
+    return stored != nullptr && stored->shape() == other ? other : usual;
   };
-  const auto per_head = [&](Shape shape) {
-    if (n_heads > 1) shape.insert(shape.begin(), n_heads);
-    return shape;
-  };
-
   register_buffer("atomic_numbers",
                   Tensor::from<std::int64_t>({n_species}, {c.atomic_numbers.begin(), c.atomic_numbers.end()}));
   register_buffer("r_max", Tensor::scalar(c.r_max));
@@ -152,8 +148,7 @@ void MaceModel::build_modules(const StateDict* state) {
   }
   const auto atomic_energies = container();
   const std::string e0 = "atomic_energies_fn.atomic_energies";
-  atomic_energies->register_buffer("atomic_energies",
-                                   Tensor::zeros(shape_in_file(e0, per_head({n_species})), DType::float64));
+  atomic_energies->register_buffer("atomic_energies", Tensor::zeros(shape_in_file(e0, {n_species}), DType::float64));
   register_child("atomic_energies_fn", atomic_energies);
 
   const auto interactions = container(), products = container(), readouts = container();
@@ -222,11 +217,10 @@ void MaceModel::build_modules(const StateDict* state) {
   register_child("readouts", readouts);
 
   const auto scale_shift = container();
-  const Tensor one = Tensor::zeros(shape_in_file("scale_shift.scale", per_head({})), DType::float64);
+  const Tensor one = Tensor::zeros(shape_in_file("scale_shift.scale", {}), DType::float64);
   for (double& value : one.span<double>()) value = 1.0;
   scale_shift->register_buffer("scale", one);
-  scale_shift->register_buffer("shift",
-                               Tensor::zeros(shape_in_file("scale_shift.shift", per_head({})), DType::float64));
+  scale_shift->register_buffer("shift", Tensor::zeros(shape_in_file("scale_shift.shift", {}), DType::float64));
   register_child("scale_shift", scale_shift);
 }
 
