@@ -331,7 +331,7 @@ MaceConfig MaceConfig::parse(const std::string& text, const std::string& name) {
     try {
       (void)interaction_kind(*target);
     } catch (const Error& error) {
-      reader.problem(error.what());
+      reader.problem(fmt::format("key '{}': {}", key, error.what()));
     }
   }
   c.mlp = sdk::Irreps::parse("16x0e");
