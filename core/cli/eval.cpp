@@ -1,0 +1,228 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <new>
+
+#include "command_line.hpp"
+#include "fastpath/error.hpp"
+#include "fastpath/extxyz.hpp"
+#include "json.hpp"
+#include "model_options.hpp"
+#include "table.hpp"
+
+namespace fastpath::cli {
+
+namespace {
+
+struct Frame {
+  std::string file;
+  std::size_t index = 0;  ///< In its file.
+  Structure structure;
+  EvaluationResult result;
+
+  /// For messages, which count frames from 1 as the reader of the files does.
+  std::string name() const { return fmt::format("{}, frame {}", file, index + 1); }
+};
+
+std::vector<Frame> read_frames(const std::vector<std::string>& files) {
+  std::vector<Frame> frames;
+  for (const std::string& file : files) {
+    std::vector<Structure> structures = read_extxyz(file);
+    if (structures.empty()) throw Error(ErrorCode::bad_file, fmt::format("{}: has no frame", file));
+    for (std::size_t i = 0; i < structures.size(); ++i) {
+      frames.push_back({file, i, std::move(structures[i]), {}});
+      if (frames.back().structure.size() == 0) {
+        throw Error(ErrorCode::bad_file, fmt::format("{}: has no atoms, expected at least one", frames.back().name()));
+      }
+    }
+  }
+  return frames;
+}
+
+void evaluate(Frame& frame, ModelSetup& setup) {
+  try {
+    frame.result = setup.model->evaluate(frame.structure, setup.options);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", frame.name(), error.what()));
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::out_of_memory, fmt::format("{}: out of memory", frame.name()));
+  }
+}
+
+double largest_force(const Tensor& forces) {
+  const auto values = forces.span<double>();
+  double result = 0;
+  for (std::size_t i = 0; i + 2 < values.size(); i += 3) {
+    result = std::max(result, std::hypot(values[i], values[i + 1], values[i + 2]));
+  }
+  return result;
+}
+
+Json json_of(const Frame& frame) {
+  const EvaluationResult& result = frame.result;
+  const auto what = [&frame](const char* name) { return fmt::format("{}: {}", frame.name(), name); };
+  Json stress = nullptr;
+  if (result.stress) {
+    stress = Json::array();
+    for (const auto& row : *result.stress) {
+      Json values = Json::array();
+      for (const double value : row) values.push_back(cli::json_of(value, what("the stress")));
+      stress.push_back(std::move(values));
+    }
+  }
+  Json decisions = Json::array();
+  for (const Decision& decision : result.selection.decisions) decisions.push_back(cli::json_of(decision));
+  return {{"file", frame.file},
+          {"index", frame.index},
+          {"energy", cli::json_of(result.energy, what("the energy"))},
+          {"node_energies", cli::json_of(result.node_energies, what("a node energy"))},
+          {"forces", cli::json_of(result.forces, what("a force"))},
+          {"stress", std::move(stress)},
+          {"n_atoms", result.n_atoms},
+          {"n_edges", result.n_edges},
+          {"seconds", result.seconds},
+          {"seconds_graph", result.seconds_graph},
+          {"seconds_first_use", result.seconds_first_use},
+          {"decisions", std::move(decisions)}};
+}
+
+/// The structure as it was read, with this evaluation's results in place of any that it brought along.
+Structure annotated(const Frame& frame) {
+  Structure structure = frame.structure;
+  const EvaluationResult& result = frame.result;
+  structure.set_info("energy", std::vector<double>{result.energy});
+  if (result.stress) {
+    std::vector<double> stress;
+    for (const auto& row : *result.stress) stress.insert(stress.end(), row.begin(), row.end());
+    structure.set_info("stress", std::move(stress));
+  } else {
+    std::erase_if(structure.info, [](const auto& entry) { return entry.first == "stress"; });
+  }
+  if (result.forces.defined()) {
+    const auto forces = result.forces.span<double>();
+    structure.set_column({"forces", 3, std::vector<double>(forces.begin(), forces.end())});
+  } else {
+    std::erase_if(structure.columns, [](const AtomColumn& column) { return column.name == "forces"; });
+  }
+  return structure;
+}
+
+void write_results(const std::vector<Frame>& frames, const std::filesystem::path& path) {
+  std::vector<Structure> structures;
+  structures.reserve(frames.size());
+  for (const Frame& frame : frames) structures.push_back(annotated(frame));
+  write_extxyz(path, structures);
+}
+
+/// "cpu_ref 14/18": how many of the modules with a fast path each plugin served.
+std::string path_summary(const Selection& selection) {
+  std::map<std::string, std::size_t> counts;
+  for (const Decision& decision : selection.decisions) {
+    if (decision.fast()) ++counts[decision.choice];
+  }
+  std::string result;
+  for (const auto& [plugin, count] : counts) {
+    result += fmt::format("{}{} {}/{}", result.empty() ? "" : ", ", plugin, count, selection.decisions.size());
+  }
+  return result.empty() ? "reference" : result;
+}
+
+void print_table(const std::vector<Frame>& frames) {
+  Table table;
+  table.column("structure");
+  for (const char* title : {"atoms", "edges", "energy, eV", "max |F|", "seconds"}) {
+    table.column(title, Table::Align::right);
+  }
+  table.column("path");
+  std::map<std::string, std::size_t> frames_of;
+  for (const Frame& frame : frames) ++frames_of[frame.file];
+  for (const Frame& frame : frames) {
+    const EvaluationResult& result = frame.result;
+    table.row({std::filesystem::path(frame.file).filename().string() +
+                   (frames_of[frame.file] > 1 ? fmt::format("#{}", frame.index + 1) : std::string()),
+               fmt::format("{}", result.n_atoms), fmt::format("{}", result.n_edges),
+               fmt::format("{:.8f}", result.energy),
+               result.forces.defined() ? fmt::format("{:.6f}", largest_force(result.forces)) : std::string("-"),
+               fmt::format("{:.4f}", result.seconds), path_summary(result.selection)});
+  }
+  print(table.text());
+}
+
+void report_fallbacks(const std::vector<Frame>& frames) {
+  for (const Frame& frame : frames) {
+    for (const Decision& decision : frame.result.selection.decisions) {
+      if (decision.reason.code != ReasonCode::fallback) continue;
+      print_error("warning",
+                  fmt::format("{}: {} ran its reference: {}", frame.name(), decision.module, decision.reason.text));
+    }
+  }
+}
+
+}  // namespace
+
+int run_eval(const Arguments& arguments) {
+  CommandLine line("fastpath eval", "FILE...", "energies, forces and stress of structures");
+  line.describe(
+      "Evaluates every frame of every extended-XYZ file. Energies are in eV, forces in\n"
+      "eV/A, stress in eV/A^3 (only where all three directions are periodic). If one\n"
+      "frame fails, nothing is written.");
+  add_model_options(line);
+  line.add()("output,o", po::value<std::string>()->value_name("FILE"),
+             "write the frames with energy, forces and stress as extended XYZ");
+  line.add()("no-forces", po::bool_switch(), "energies only");
+  line.add()("json", po::bool_switch(), "print results and decisions as JSON");
+  add_plugin_options(line);
+  line.operands("file", -1);
+  line.example("fastpath eval --model examples/models/demo --use-fast true examples/structures/*.xyz");
+  line.example("fastpath eval --model examples/models/demo --output out.xyz examples/structures/water.xyz");
+  if (!line.parse(arguments)) return 0;
+
+  const std::vector<std::string> files = line.list("file");
+  if (files.empty()) line.fail("no structure file was given");
+  const std::filesystem::path output = line.text("output");
+  if (line.given("output")) {
+    // Found out before the work, not after it.
+    if (output.empty()) line.fail("--output: the file's name is empty");
+    std::error_code ignored;
+    const std::filesystem::path parent = output.has_parent_path() ? output.parent_path() : ".";
+    if (!std::filesystem::is_directory(parent, ignored)) {
+      throw Error(ErrorCode::not_found, fmt::format("--output: there is no directory {}", parent.string()));
+    }
+    if (std::filesystem::is_directory(output, ignored)) {
+      line.fail(fmt::format("--output: {} is a directory", output.string()));
+    }
+  }
+
+  ModelSetup setup = load_model(line);
+  setup.options.forces = !line.get<bool>("no-forces");
+  setup.options.stress = setup.options.forces;
+  std::vector<Frame> frames = read_frames(files);
+  {
+    Progress progress("evaluating", frames.size());
+    for (Frame& frame : frames) {
+      evaluate(frame, setup);
+      progress.step();
+    }
+  }
+
+  // All of the text is made before anything is written, so that a number that cannot be written stops both.
+  Json json = {{"model", line.text("model")},
+               {"device", to_string(setup.options.device)},
+               {"dtype", std::string(to_string(setup.options.dtype))},
+               {"use_fast", std::string(to_string(setup.use_fast))},
+               {"frames", Json::array()}};
+  for (const Frame& frame : frames) json["frames"].push_back(json_of(frame));
+  if (line.given("output")) write_results(frames, output);
+  if (line.get<bool>("json")) {
+    print_json(json, Layout::compact);
+  } else {
+    print_table(frames);
+  }
+  report_fallbacks(frames);
+  return 0;
+}
+
+}  // namespace fastpath::cli

@@ -1,0 +1,91 @@
+#include "model_options.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "fastpath/error.hpp"
+
+namespace fastpath::cli {
+
+namespace {
+
+po::typed_value<std::vector<std::string>>* many(const char* name) {
+  return po::value<std::vector<std::string>>()->value_name(name)->composing();
+}
+
+po::typed_value<std::string>* one(const char* name) { return po::value<std::string>()->value_name(name); }
+
+template <class Parse>
+auto parsed(const CommandLine& line, const std::string& option, Parse parse) {
+  try {
+    return parse(line.text(option));
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("--{}: {}", option, error.what()));
+  }
+}
+
+}  // namespace
+
+void add_plugin_options(CommandLine& line) {
+  line.add()("plugin-path", many("DIR"), "search this directory first; may be repeated");
+  line.add()("enable", many("GLOB"), "use only plugins whose id matches; may be repeated");
+  line.add()("disable", many("GLOB"), "do not use plugins whose id matches; may be repeated");
+}
+
+RegistryOptions registry_options(const CommandLine& line) {
+  RegistryOptions options;
+  for (const std::string& path : line.list("plugin-path")) {
+    if (path.empty()) line.fail("--plugin-path: the directory's name is empty");
+    options.search_paths.push_back(std::filesystem::absolute(path).lexically_normal());
+  }
+  if (line.given("enable")) options.enable = line.list("enable");
+  options.disable = line.list("disable");
+  return options;
+}
+
+void add_model_options(CommandLine& line) {
+  line.add()("model,m", one("DIR"), "model folder, or the name of a model in the hub (required)");
+  line.add()("device", one("NAME")->default_value("cpu"), "cpu, cuda:0, hip:0, opencl:0");
+  line.add()("dtype", one("NAME")->default_value("float64"), "float64 or float32");
+  line.add()("use-fast", one("WHEN"),
+             "false: always the reference; true: a plugin's kernel wherever there is one; auto (default): where it is "
+             "also known to be faster");
+  line.add()("strict", po::bool_switch(), "fail where a module that has a fast path would run, or runs, its reference");
+  line.add()("threads", one("N"), "CPU threads; default: all");
+  line.add()("head", one("NAME"), "head of a multi-head model; default: the frame's head=, else the first");
+}
+
+ModelSetup load_model(const CommandLine& line) {
+  line.require("model", "--model DIR");
+  ModelSetup setup;
+  setup.options.device = parsed(line, "device", [](const std::string& text) { return parse_device(text); });
+  setup.options.dtype = parsed(line, "dtype", [](const std::string& text) { return parse_dtype(text); });
+  if (!is_floating(setup.options.dtype)) {
+    line.fail(
+        fmt::format("--dtype: a model is evaluated in float64 or float32, not in {}", to_string(setup.options.dtype)));
+  }
+  if (line.given("use-fast")) {
+    setup.options.use_fast =
+        parsed(line, "use-fast", [](const std::string& text) { return resolve_use_fast(std::string_view(text)); });
+  }
+  setup.options.require_fast = line.get<bool>("strict");
+  setup.options.head = line.text("head");
+  if (line.given("threads")) {
+    const std::uint64_t threads = line.number("threads");
+    constexpr std::uint64_t kMost = 4096;
+    if (threads < 1 || threads > kMost) line.fail(fmt::format("--threads: {} is not between 1 and {}", threads, kMost));
+    setup.options.threads = static_cast<int>(threads);
+  }
+  ContextOptions context;
+  context.registry = registry_options(line);
+  context.threads = setup.options.threads;
+  setup.context = std::make_unique<Context>(std::move(context));
+  setup.options.context = setup.context.get();
+  setup.model = Model::load(line.text("model"));
+  setup.use_fast = setup.options.use_fast.value_or(setup.model->use_fast());
+  return setup;
+}
+
+}  // namespace fastpath::cli

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace fastpath::cli {
+
+/// Whoever read standard output went away.
+struct BrokenPipe {};
+
+/// Writes to standard output. @throws BrokenPipe, or Error(io) with the system's words.
+void print(std::string_view text);
+/// Writes out what is buffered. @throws as print().
+void finish_output();
+
+/// A line on standard error, prefixed with the program's name: "fastpath: error: ...".
+void print_error(std::string_view kind, std::string_view text);
+
+/// Columns of the terminal; 80 where standard output is not one.
+int terminal_width();
+
+enum class Style { plain, good, bad, dim, bold };
+/// `text` in the colours of a style where standard output is a terminal and NO_COLOR is not set; otherwise as it is.
+std::string styled(std::string_view text, Style style);
+
+/// One line on a terminal that is rewritten while work goes on; silent elsewhere, and for work that is short.
+class Progress {
+ public:
+  Progress(std::string what, std::size_t total);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void step();
+
+ private:
+  std::string what_;
+  std::size_t total_;
+  std::size_t done_ = 0;
+  bool shown_ = false;
+  double last_ = 0;
+};
+
+}  // namespace fastpath::cli
