@@ -1,0 +1,207 @@
+import json
+import shlex
+
+import support
+
+NAMES = ["molecule", "triclinic", "water8", "slab", "sparse"]
+FILES = [support.DATA / f"{name}.xyz" for name in NAMES]
+FRAME = ["file", "index", "energy", "node_energies", "forces", "stress", "n_atoms", "n_edges", "seconds",
+         "seconds_graph", "seconds_first_use", "decisions"]
+# A model evaluated in another order of summation, and against numbers that another program computed.
+TOLERANCE = 1e-12
+
+
+def text_of(path):
+    """A file without the blank lines at its end."""
+    return path.read_text().rstrip() + "\n"
+
+
+def expected():
+    return json.loads((support.DATA / "expected.json").read_text())
+
+
+class Eval(support.ProgramTest):
+    def testJsonHasExactlyTheDocumentedShape(self):
+        result = self.evaluate("--use-fast", "true", FILES[2])
+        self.assertEqual(list(result), ["model", "device", "dtype", "use_fast", "frames"])
+        self.assertEqual((result["model"], result["device"], result["dtype"], result["use_fast"]),
+                         (str(support.MODEL), "cpu", "float64", "true"))
+        frame, = result["frames"]
+        self.assertEqual(list(frame), FRAME)
+        self.assertEqual((frame["file"], frame["index"], frame["n_atoms"]), (str(FILES[2]), 0, 24))
+        self.assertEqual([len(row) for row in frame["stress"]], [3, 3, 3])
+        self.assertEqual({len(row) for row in frame["forces"]}, {3})
+        self.assertEqual((len(frame["forces"]), len(frame["node_energies"])), (24, 24))
+        for decision in frame["decisions"]:
+            self.assertEqual(list(decision), ["module", "op", "choice", "reason", "candidates"])
+        for name in ("seconds", "seconds_graph", "seconds_first_use"):
+            self.assertGreaterEqual(frame[name], 0)
+
+    def check(self, frames, tolerance):
+        for name, frame in zip(NAMES, frames, strict=True):
+            with self.subTest(structure=name):
+                reference = expected()[name]
+                self.assertEqual(frame["n_edges"], reference["n_edges"])
+                for key in ("energy", "node_energies", "forces"):
+                    self.assertLessEqual(support.difference(frame[key], reference[key]), tolerance, key)
+                if "stress" in reference:
+                    self.assertLessEqual(support.difference(frame["stress"], reference["stress"]), tolerance)
+                else:
+                    self.assertIsNone(frame["stress"])
+
+    def testTheReferenceReproducesPublishedResults(self):
+        frames = self.evaluate("--use-fast", "false", *FILES)["frames"]
+        self.check(frames, TOLERANCE)
+        for frame in frames:
+            self.assertEqual({d["reason"]["code"] for d in frame["decisions"]}, {"forced_reference"})
+            self.assertEqual([d for d in frame["decisions"] if d["candidates"]], [])
+
+    def testThePluginServesModulesAndAgreesWithTheReference(self):
+        fast = self.evaluate("--use-fast", "true", *FILES)["frames"]
+        self.check(fast, TOLERANCE)
+        for slow, frame in zip(self.evaluate("--use-fast", "false", *FILES)["frames"], fast, strict=True):
+            self.assertIn("cpu_ref", {d["choice"] for d in frame["decisions"]})
+            for key in ("energy", "forces"):
+                self.assertLessEqual(support.difference(frame[key], slow[key]), 1e-13, key)
+
+    def testFloat32AgreesWithFloat64ToSinglePrecision(self):
+        for use_fast in ("false", "true"):
+            frames = self.evaluate("--dtype", "float32", "--use-fast", use_fast, *FILES)["frames"]
+            for name, frame in zip(NAMES, frames, strict=True):
+                reference = expected()[name]
+                self.assertLessEqual(support.difference(frame["energy"], reference["energy"]), 1e-6)
+                self.assertLessEqual(support.difference(frame["forces"], reference["forces"]), 1e-5)
+
+    def testFloat32WithAKernelWarnsOnceOnStandardError(self):
+        result = self.succeed("eval", "--model", support.MODEL, "--dtype", "float32", "--use-fast", "true", *FILES)
+        self.assertEqual(result.err.count("\n"), 1, result.err)
+        self.assertEqual(self.succeed("eval", "--model", support.MODEL, "--dtype", "float32", "--use-fast", "false",
+                                      *FILES).err, "")
+
+    def testWithoutThePluginTheReferenceRunsAndSaysWhy(self):
+        self.use_plugins()
+        frames = self.evaluate("--use-fast", "true", *FILES)["frames"]
+        self.check(frames, TOLERANCE)
+        for frame in frames:
+            self.assertEqual({(d["choice"], d["reason"]["code"]) for d in frame["decisions"]},
+                             {("reference", "no_kernel")})
+
+    def testStrictModeRefusesTheReference(self):
+        self.use_plugins()
+        arguments = ["eval", "--model", support.MODEL, "--use-fast", "true", FILES[0]]
+        self.fail_with("strict_violation", *arguments, "--strict", "--output", "out.xyz", naming=["no plugin"])
+        self.assertFalse((self.folder / "out.xyz").exists())
+        self.env["FASTPATH_STRICT"] = "1"
+        self.fail_with("strict_violation", *arguments)
+
+    def testTheNumberOfThreadsChangesNoBit(self):
+        for use_fast in ("false", "true"):
+            one, three = (self.evaluate("--use-fast", use_fast, "--threads", n, FILES[2])["frames"][0]
+                          for n in ("1", "3"))
+            for key in ("energy", "node_energies", "forces", "stress"):
+                self.assertEqual(one[key], three[key], key)
+
+    def testEveryFrameOfEveryFileIsEvaluatedInOrder(self):
+        both = self.file("both.xyz", text_of(FILES[0]) + text_of(FILES[4]) + "\n\n")
+        frames = self.evaluate("--use-fast", "false", both, FILES[2])["frames"]
+        self.assertEqual([(f["file"], f["index"]) for f in frames], [(str(both), 0), (str(both), 1), (str(FILES[2]), 0)])
+        self.assertEqual([f["n_atoms"] for f in frames], [9, 3, 24])
+        self.assertLessEqual(support.difference(frames[1]["energy"], expected()["sparse"]["energy"]), TOLERANCE)
+
+    def testWithoutForcesThereAreNone(self):
+        frame, = self.evaluate("--no-forces", FILES[2], "--output", "out.xyz")["frames"]
+        self.assertIsNone(frame["forces"])
+        self.assertIsNone(frame["stress"])
+        self.assertLessEqual(support.difference(frame["energy"], expected()["water8"]["energy"]), TOLERANCE)
+        self.assertNotIn("forces", support.read_xyz(self.folder / "out.xyz")[0][0])
+
+    def testTheTableHasOneRowPerFrame(self):
+        both = self.file("both.xyz", text_of(FILES[0]) + text_of(FILES[4]))
+        text = self.succeed("eval", "--model", support.MODEL, "--use-fast", "true", both, FILES[2]).out
+        header, *rows = text.splitlines()
+        for title in ("structure", "atoms", "edges", "energy, eV", "max |F|", "seconds", "path"):
+            self.assertIn(title, header)
+        self.assertEqual([row.split()[0] for row in rows], ["both.xyz#1", "both.xyz#2", "water8.xyz"])
+        self.assertIn(f"{expected()['water8']['energy']:.8f}", rows[2])
+        self.assertRegex(rows[2], r"cpu_ref \d+/\d+$")
+        self.assertRegex(self.succeed("eval", "--model", support.MODEL, "--use-fast", "false", FILES[2]).out,
+                         r"reference\n$")
+
+    def testAHubModelIsFoundByItsName(self):
+        (self.folder / "hub").mkdir()
+        (self.folder / "hub" / "mace_a").symlink_to(support.MODEL)
+        self.env["FASTPATH_HUB"] = str(self.folder / "hub")
+        self.assertEqual(self.evaluate(FILES[4], model="mace_a")["frames"][0]["n_edges"], 2)
+        self.fail_with("not_found", "eval", "--model", "mace_b", FILES[4], naming=["mace_b"])
+
+
+class OutputFile(support.ProgramTest):
+    # A comment and a column that must survive, and old results that must not.
+    SOURCE = """3
+Lattice="9 0 0 0 9 0 0 0 9" Properties=species:S:1:pos:R:3:forces:R:3:tag:I:1 energy=-1.5 stress="1 2 3 4 5 6 7 8 9" title="two words" count=7 pbc="T T T"
+O 0.0 0.0 0.0 9 9 9 1
+H 0.96 0.0 0.0 9 9 9 2
+H -0.24 0.93 0.0 9 9 9 3
+3
+Properties=species:S:1:pos:R:3 stress="1 2 3 4 5 6 7 8 9"
+O 0.0 0.0 0.1
+H 0.96 0.0 0.0
+H -0.24 0.93 0.0
+"""
+
+    def testHoldsTheResultsToTheLastBitAndKeepsTheRest(self):
+        source = self.file("in.xyz", self.SOURCE)
+        output = self.folder / "out.xyz"
+        frames = self.evaluate("--use-fast", "false", source, "--output", output)["frames"]
+        written = support.read_xyz(output)
+        self.assertEqual(len(written), 2)
+        for (comment, rows), frame in zip(written, frames, strict=True):
+            info = dict(word.split("=", 1) for word in shlex.split(comment) if "=" in word)
+            self.assertEqual(float(info["energy"]), frame["energy"])
+            names = info["Properties"].split(":")
+            columns = {}
+            at = 0
+            for name, width in zip(names[::3], map(int, names[2::3])):
+                columns[name] = [row[at:at + width] for row in rows]
+                at += width
+            self.assertEqual([[float(x) for x in row] for row in columns["forces"]], frame["forces"])
+            if frame["index"] == 0:
+                self.assertEqual([float(x) for x in info["stress"].split()], support.flat(frame["stress"]))
+                self.assertEqual((info["title"], info["count"]), ("two words", "7"))
+                self.assertEqual(columns["tag"], [["1"], ["2"], ["3"]])
+            else:
+                self.assertNotIn("stress", info)
+
+    def testReadsBackToTheSameResults(self):
+        source = self.file("in.xyz", self.SOURCE)
+        first = self.evaluate("--use-fast", "false", source, "--output", "out.xyz")["frames"]
+        again = self.evaluate("--use-fast", "false", "out.xyz")["frames"]
+        for a, b in zip(first, again, strict=True):
+            for key in ("energy", "forces", "stress", "n_edges"):
+                self.assertEqual(a[key], b[key])
+
+    def testMayReplaceItsOwnInput(self):
+        source = self.file("in.xyz", self.SOURCE)
+        frames = self.evaluate("--use-fast", "false", source, "--output", source)["frames"]
+        self.assertIn(repr(frames[0]["energy"]), source.read_text())
+        self.assertEqual([p.name for p in self.folder.iterdir() if p.is_file()], ["in.xyz"])
+
+    def testIsNotTouchedIfOneFrameFails(self):
+        bad = self.SOURCE + "1\nProperties=species:S:1:pos:R:3\nXe 0 0 0\n"
+        source = self.file("in.xyz", bad)
+        output = self.file("out.xyz", "precious")
+        self.fail_with("invalid_argument", "eval", "--model", support.MODEL, source, "--output", output,
+                       naming=[source, "frame 3", "Xe"])
+        self.assertEqual(output.read_text(), "precious")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir() if p.is_file()), ["in.xyz", "out.xyz"])
+
+    def testThatCannotBeWrittenIsAnErrorBeforeTheWork(self):
+        source = self.file("in.xyz", self.SOURCE)
+        self.fail_with("not_found", "eval", "--model", support.MODEL, source, "--output", "absent/out.xyz",
+                       naming=["absent"])
+        self.fail_with("invalid_argument", "eval", "--model", support.MODEL, source, "--output", self.folder,
+                       naming=["directory"])
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,69 @@
+import support
+
+DECISION = ["module", "op", "choice", "reason", "candidates"]
+
+
+class Explain(support.ProgramTest):
+    def explain(self, *arguments):
+        return self.succeed("explain", "--model", support.MODEL, "--json", *arguments).json
+
+    def testJsonHasExactlyTheDocumentedShape(self):
+        result = self.explain("--use-fast", "true", "--edges", "5000")
+        self.assertEqual(list(result), ["model", "device", "dtype", "use_fast", "n_edges", "decisions",
+                                        "unused_plugins"])
+        self.assertEqual((result["device"], result["dtype"], result["use_fast"], result["n_edges"]),
+                         ("cpu", "float64", "true", 5000))
+        self.assertTrue(result["decisions"])
+        for decision in result["decisions"]:
+            self.assertEqual(list(decision), DECISION)
+            self.assertEqual(list(decision["reason"]), ["code", "text"])
+            for candidate in decision["candidates"]:
+                self.assertEqual(list(candidate), ["plugin", "verdict", "reasons"])
+                for reason in candidate["reasons"]:
+                    self.assertEqual(list(reason), ["code", "text"])
+        self.assertIn("cpu_ref", {d["choice"] for d in result["decisions"]})
+
+    def testTakesTheSizeOfTheFirstFrame(self):
+        self.assertEqual(self.explain(support.DATA / "water8.xyz")["n_edges"], 1288)
+        self.fail_with("invalid_argument", "explain", "--model", support.MODEL, "--edges", "5",
+                       support.DATA / "water8.xyz", naming=["--edges"])
+
+    def testUnderFalseNoPluginIsAskedOrListed(self):
+        self.use_plugins()
+        self.file("plugins/fastpath_broken.so", "hello")
+        result = self.explain("--use-fast", "false")
+        self.assertEqual({d["reason"]["code"] for d in result["decisions"]}, {"forced_reference"})
+        self.assertEqual({d["choice"] for d in result["decisions"]}, {"reference"})
+        self.assertEqual([d for d in result["decisions"] if d["candidates"]], [])
+        self.assertEqual(result["unused_plugins"], [])
+
+    def testUnderAutoOnTheCpuNothingIsMeasured(self):
+        result = self.explain()
+        self.assertEqual(result["use_fast"], "auto")
+        self.assertEqual({d["reason"]["code"] for d in result["decisions"]}, {"unmeasured"})
+
+    def testPluginsThatCannotBeUsedAreListed(self):
+        self.use_plugins()
+        self.file("plugins/fastpath_broken.so", "hello")
+        result = self.explain("--use-fast", "true")
+        self.assertEqual({d["reason"]["code"] for d in result["decisions"]}, {"no_kernel"})
+        self.assertEqual([(p["id"], p["state"], p["reason"]["code"]) for p in result["unused_plugins"]],
+                         [("broken", "rejected", "not_elf")])
+        text = self.succeed("explain", "--model", support.MODEL, "--use-fast", "true").out
+        self.assertRegex(text, r"Plugins that are not used:\n  broken \(rejected\): not_elf: ")
+
+    def testTheTableHasEveryModuleAndVerboseEveryCandidate(self):
+        decisions = self.explain("--use-fast", "true")["decisions"]
+        table = self.succeed("explain", "--model", support.MODEL, "--use-fast", "true").out
+        verbose = self.succeed("explain", "--model", support.MODEL, "--use-fast", "true", "--verbose").out
+        for line in table.split("\n\n")[1].splitlines():
+            self.assertLessEqual(len(line), 80, line)
+        for decision in decisions:
+            self.assertIn(f"\n{decision['module']} ({decision['op']}): {decision['choice']}\n", verbose)
+            for candidate in decision["candidates"]:
+                self.assertIn(f"  {candidate['plugin']} is {candidate['verdict']}\n", verbose)
+        self.assertIn(f"{len(decisions)} modules with a fast path", table)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,72 @@
+import json
+
+import support
+
+CONFIG = {
+    "format": "fastpath-model", "format_version": 1, "architecture": "mace", "dtype": "float64",
+    "atomic_numbers": [1, 8], "r_max": 4.0, "num_bessel": 4, "polynomial_cutoff_p": 5, "radial_mlp": [8], "l_max": 1,
+    "hidden_irreps": "2x0e+2x1o", "num_interactions": 2, "correlation": 2,
+    "interaction_first": "RealAgnosticInteractionBlock", "interaction": "RealAgnosticResidualInteractionBlock",
+    "mlp_irreps": "4x0e", "avg_num_neighbors": 8.0,
+}
+NAMES = ["config.json", "model.safetensors"]
+
+
+class HubCreate(support.ProgramTest):
+    def create(self, name, seed, **changes):
+        config = self.file("config.json", json.dumps({**CONFIG, **changes}))
+        self.succeed("hub", "create", config, "--seed", seed, "--output", self.folder / name)
+        return self.folder / name
+
+    def testTheSameSeedGivesTheSameFilesAndAnotherSeedOthers(self):
+        a, b, c = self.create("a", 1), self.create("b", 1), self.create("c", 2)
+        self.assertEqual(sorted(p.name for p in a.iterdir()), NAMES)
+        for name in NAMES:
+            self.assertEqual((a / name).read_bytes(), (b / name).read_bytes())
+        self.assertNotEqual((a / NAMES[1]).read_bytes(), (c / NAMES[1]).read_bytes())
+
+    def testTheModelCanBeEvaluated(self):
+        for dtype in ("float64", "float32"):
+            model = self.create("model_" + dtype, 3, dtype=dtype)
+            frame, = self.evaluate("--use-fast", "false", self.water(), model=model)["frames"]
+            self.assertEqual(frame["n_atoms"], 3)
+            self.assertGreater(max(abs(x) for x in support.flat(frame["forces"])), 0)
+
+    def water(self):
+        return self.file("water.xyz", "3\nProperties=species:S:1:pos:R:3\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n")
+
+    def testJsonSaysWhatWasMade(self):
+        config = self.file("config.json", json.dumps(CONFIG))
+        result = self.succeed("hub", "create", config, "--seed", 18446744073709551615, "--output", "model", "--json")
+        facts = result.json
+        self.assertEqual(list(facts), ["directory", "seed", "parameters"])
+        self.assertEqual((facts["directory"], facts["seed"]), ("model", 18446744073709551615))
+        self.assertGreater(facts["parameters"], 100)
+
+    def testOverwritesNothing(self):
+        model = self.create("model", 1)
+        before = {name: (model / name).read_bytes() for name in NAMES}
+        result = self.run_program("hub", "create", self.folder / "config.json", "--seed", 2, "--output", model)
+        self.assertIn(result.status, (2, 5), result.err)
+        self.assertIn(str(model), result.err)
+        self.assertEqual({name: (model / name).read_bytes() for name in NAMES}, before)
+
+    def testABadConfigLeavesNothingBehind(self):
+        for content in ("", "{}", json.dumps({**CONFIG, "l_max": "one"}), json.dumps({**CONFIG, "colour": 1})):
+            config = self.file("config.json", content)
+            self.fail_with("bad_file", "hub", "create", config, "--seed", 1, "--output", "model", naming=[config])
+            self.assertFalse((self.folder / "model").exists())
+
+    def testMissingArgumentsAreNamed(self):
+        config = self.file("config.json", json.dumps(CONFIG))
+        self.fail_with("invalid_argument", "hub", "create", config, "--seed", 1, naming=["--output"])
+        self.fail_with("invalid_argument", "hub", "create", config, "--output", "model", naming=["--seed"])
+        self.fail_with("invalid_argument", "hub", "create", "--seed", 1, "--output", "model", naming=["config"])
+        self.fail_with("invalid_argument", "hub", "create", config, "--seed", "-1", "--output", "model",
+                       naming=["--seed", "-1"])
+        self.fail_with("not_found", "hub", "create", "absent.json", "--seed", 1, "--output", "model",
+                       naming=["absent.json"])
+
+
+if __name__ == "__main__":
+    support.main()

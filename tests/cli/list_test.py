@@ -1,0 +1,106 @@
+import shutil
+
+import support
+
+OPS = ["conv_tensor_product", "irreps_linear", "radial_basis", "radial_mlp", "species_linear", "spherical_harmonics",
+       "symmetric_contraction"]
+
+
+class List(support.ProgramTest):
+    def plugin(self, id):
+        found = [p for p in self.succeed("list", "--json").json["plugins"] if p["id"] == id]
+        self.assertEqual(len(found), 1)
+        return found[0]
+
+    def testJsonHasExactlyTheDocumentedShape(self):
+        result = self.succeed("list", "--json").json
+        self.assertEqual(list(result), ["search_path", "plugins"])
+        self.assertEqual(result["search_path"], [{"directory": str(self.plugins),
+                                                  "source": "FASTPATH_PLUGIN_ONLY_PATH", "exists": True}])
+        plugin = self.plugin("cpu_ref")
+        self.assertEqual(list(plugin), ["id", "version", "vendor", "path", "state", "reason", "devices", "kernels"])
+        self.assertEqual(plugin["path"], str(self.plugins / "fastpath_cpu_ref.so"))
+        self.assertEqual(plugin["state"], "usable")
+        self.assertEqual(list(plugin["reason"]), ["code", "text"])
+        self.assertEqual(plugin["reason"]["code"], "usable")
+        self.assertEqual([list(d) for d in plugin["devices"]], [["name", "model", "arch"]])
+        self.assertEqual(plugin["devices"][0]["name"], "cpu")
+        self.assertTrue(plugin["devices"][0]["model"])
+        for kernel in plugin["kernels"]:
+            self.assertEqual(list(kernel), ["op", "device", "dtypes", "passes"])
+            self.assertEqual(kernel["device"], "cpu")
+            self.assertLessEqual({"float32", "float64"}, set(kernel["dtypes"]))
+            self.assertLessEqual({"forward", "backward"}, set(kernel["passes"]))
+        self.assertEqual(sorted({k["op"] for k in plugin["kernels"]}), OPS)
+
+    def testWithoutPluginsSaysSoAndSucceeds(self):
+        folder = self.use_plugins()
+        self.assertEqual(self.succeed("list", "--json").json["plugins"], [])
+        text = self.succeed("list").out
+        self.assertIn("No plugin was found", text)
+        self.assertIn(str(folder), text)
+
+    def testAMissingDirectoryIsListedAsMissing(self):
+        self.env["FASTPATH_PLUGIN_ONLY_PATH"] = str(self.folder / "absent")
+        self.assertEqual(self.succeed("list", "--json").json,
+                         {"search_path": [{"directory": str(self.folder / "absent"),
+                                           "source": "FASTPATH_PLUGIN_ONLY_PATH", "exists": False}], "plugins": []})
+        self.assertIn("does not exist", self.succeed("list").out)
+
+    def testAPluginAppearsAndDisappearsWithItsFile(self):
+        folder = self.use_plugins("cpu_ref")
+        self.assertEqual(self.plugin("cpu_ref")["state"], "usable")
+        away = shutil.move(folder / "fastpath_cpu_ref.so", self.folder / "fastpath_cpu_ref.so")
+        self.assertEqual(self.succeed("list", "--json").json["plugins"], [])
+        shutil.move(away, folder)
+        self.assertEqual(self.plugin("cpu_ref")["state"], "usable")
+
+    def testDisabledPluginsAreListedAsDisabled(self):
+        for options in (["--disable", "cpu_*"], ["--enable", "cuda*"], ["--disable=x", "--disable=cpu_ref"]):
+            with self.subTest(options=options):
+                plugins = self.succeed("list", "--json", *options).json["plugins"]
+                state = {p["id"]: (p["state"], p["reason"]["code"]) for p in plugins}
+                self.assertEqual(state["cpu_ref"], ("disabled", "disabled"))
+
+    def testPluginPathIsSearchedFirst(self):
+        folder = self.use_plugins("cpu_ref")
+        del self.env["FASTPATH_PLUGIN_ONLY_PATH"]
+        result = self.succeed("list", "--json", "--plugin-path", "plugins").json
+        self.assertEqual(result["search_path"][0], {"directory": str(folder), "source": "api", "exists": True})
+        mine = [p for p in result["plugins"] if p["id"] == "cpu_ref"]
+        self.assertEqual(mine[0]["path"], str(folder / "fastpath_cpu_ref.so"))
+        self.assertEqual(mine[0]["state"], "usable")
+        for other in mine[1:]:
+            self.assertEqual(other["state"], "shadowed")
+
+    def testFilesThatAreNoPluginsAreListedWithTheirReason(self):
+        folder = self.use_plugins("cpu_ref")
+        whole = (folder / "fastpath_cpu_ref.so").read_bytes()
+        self.file("plugins/fastpath_text.so", "hello")
+        self.file("plugins/fastpath_empty.so", "")
+        self.file("plugins/fastpath_half.so", whole[:len(whole) // 2])
+        self.file("plugins/other.so", whole)
+        (folder / "fastpath_folder.so").mkdir()
+        plugins = {p["id"]: p for p in self.succeed("list", "--json").json["plugins"]}
+        self.assertEqual({id: p["state"] for id, p in plugins.items()},
+                         {"cpu_ref": "usable", "text": "rejected", "empty": "rejected", "half": "rejected",
+                          "folder": "rejected"})
+        self.assertEqual(plugins["text"]["reason"]["code"], "not_elf")
+        self.assertEqual(plugins["half"]["reason"]["code"], "truncated")
+        self.assertEqual(plugins["folder"]["reason"]["code"], "not_a_file")
+
+    def testTheTableFitsEightyColumnsAndLosesNothing(self):
+        self.use_plugins("cpu_ref")
+        name = "an_id_that_is_much_longer_than_any_column_could_be"
+        self.file(f"plugins/fastpath_{name}.so", "hello")
+        table = self.succeed("list").out.split("\n\n")[1]
+        for line in table.splitlines():
+            self.assertLessEqual(len(line), 80, line)
+        for title in ("id", "version", "vendor", "state", "devices", "reason"):
+            self.assertIn(title, table.splitlines()[0])
+        first_column = "".join(line.split(" ")[0] for line in table.splitlines()[1:])
+        self.assertIn(name, first_column)
+
+
+if __name__ == "__main__":
+    support.main()
