@@ -56,9 +56,12 @@ void print_table(const std::vector<SearchDirectory>& directories, const std::vec
   table.column("reason", Table::Align::left, 32);
   for (const PluginInfo& plugin : plugins) {
     const std::string state(to_string(plugin.state));
-    const std::string reason = plugin.reason.code == ReasonCode::usable
-                                   ? plugin.reason.text
-                                   : fmt::format("{}: {}", to_string(plugin.reason.code), plugin.reason.text);
+    std::string reason = plugin.reason.text;
+    if (plugin.reason.code != ReasonCode::usable) {
+      reason = fmt::format("{}: {}", to_string(plugin.reason.code), reason);
+    } else if (reason.empty()) {
+      reason = fmt::format("{} kernels", plugin.kernels.size());
+    }
     table.row({plugin.id, plugin.version, plugin.vendor, {state, style_of(plugin.state)}, devices_of(plugin), reason});
   }
   print(table.text());

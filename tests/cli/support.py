@@ -15,7 +15,8 @@ DATA = ROOT / "tests" / "data" / "refdata" / "mace_a"
 MODEL = DATA / "model"
 STRUCTURES = ROOT / "examples" / "structures"
 
-ERROR_CODES = {"invalid_argument": 2, "not_found": 3, "bad_file": 4, "io": 5, "strict_violation": 7, "numerics": 10}
+ERROR_CODES = {"invalid_argument": 2, "not_found": 3, "bad_file": 4, "io": 5, "unavailable": 6,
+               "strict_violation": 7, "numerics": 10}
 
 
 class Result:
