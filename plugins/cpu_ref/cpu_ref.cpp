@@ -1,5 +1,4 @@
 #include <array>
-#include <thread>
 
 #include "fastpath/sdk/plugin.hpp"
 #include "kernel.hpp"
@@ -10,14 +9,6 @@ namespace {
 constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
 constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
 
-#if defined(__x86_64__)
-constexpr const char* kArch = "x86-64";
-#elif defined(__aarch64__)
-constexpr const char* kArch = "aarch64";
-#else
-constexpr const char* kArch = "";
-#endif
-
 std::array<Op, 7> all_ops() {
   return {spherical_harmonics(), radial_basis(),        radial_mlp(),           irreps_linear(),
           species_linear(),      conv_tensor_product(), symmetric_contraction()};
@@ -26,11 +17,8 @@ std::array<Op, 7> all_ops() {
 class CpuRef final : public sdk::Plugin {
  public:
   std::vector<sdk::DeviceDescription> devices() override {
-    sdk::DeviceDescription cpu;
+    sdk::DeviceDescription cpu;  // the host knows the rest of it
     cpu.type = FP_DEVICE_CPU;
-    cpu.units = std::thread::hardware_concurrency();
-    cpu.name = "CPU";
-    cpu.arch = kArch;
     cpu.dtypes = kDTypes;
     return {cpu};
   }

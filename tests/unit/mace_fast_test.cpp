@@ -165,6 +165,14 @@ TEST_P(FastModel, StrictModeWithoutPluginsListsEveryModule) {
   }
 }
 
+TEST_P(FastModel, TheCpuOfAPluginIsTheOneOfTheMachine) {
+  const std::vector<PluginInfo> plugins = context().registry().plugins();
+  ASSERT_EQ(plugins.size(), 1u);
+  ASSERT_EQ(plugins[0].devices.size(), 1u);
+  EXPECT_EQ(plugins[0].devices[0].name, cpu_info().name);
+  EXPECT_EQ(plugins[0].devices[0].arch, cpu_info().arch);
+}
+
 TEST_P(FastModel, AMissingDeviceIsNamedWithWhatIsThere) {
   EvaluateOptions elsewhere = options(UseFast::always);
   elsewhere.device = {DeviceKind::cuda, 3};

@@ -396,6 +396,15 @@ void list_devices(const PluginTables& tables, PluginInfo& info) {
     device.units = item.units;
     device.memory_bytes = item.memory_bytes;
     device.dtypes = dtypes_of(item.dtypes);
+    if (device.device.is_cpu()) {
+      // The host knows its CPU; a plugin need not repeat it.
+      const DeviceInfo& cpu = cpu_info();
+      if (device.vendor.empty()) device.vendor = cpu.vendor;
+      if (device.name.empty()) device.name = cpu.name;
+      if (device.arch.empty()) device.arch = cpu.arch;
+      if (device.units == 0) device.units = cpu.units;
+      if (device.memory_bytes == 0) device.memory_bytes = cpu.memory_bytes;
+    }
     info.devices.push_back(std::move(device));
   }
 }

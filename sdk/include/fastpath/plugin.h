@@ -107,7 +107,7 @@ typedef struct fp_device_info {
   uint32_t units; /* compute units, or cores */
   const char* vendor;
   uint64_t vendor_size;
-  const char* name; /* "NVIDIA H200" */
+  const char* name; /* "NVIDIA H200"; what is empty here for the CPU the host fills in */
   uint64_t name_size;
   const char* arch; /* "sm_90", "gfx942", "x86-64-v3" */
   uint64_t arch_size;
