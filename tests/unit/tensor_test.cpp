@@ -104,7 +104,8 @@ TEST(DLPack, RefusesTypesItDoesNotHaveWithoutTakingOwnership) {
 }
 
 TEST(Device, NamesRoundTripAndBadOnesAreRefused) {
-  for (const char* name : {"cpu", "cuda:0", "hip:3", "opencl:1", "ext:0"}) EXPECT_EQ(to_string(parse_device(name)), name);
+  for (const char* name : {"cpu", "cuda:0", "hip:3", "opencl:1", "ext:0"})
+    EXPECT_EQ(to_string(parse_device(name)), name);
   EXPECT_EQ(parse_device("cuda"), (Device{DeviceKind::cuda, 0}));
   for (const char* name : {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cpu:1", "CUDA:0"}) {
     EXPECT_THROW(parse_device(name), Error) << name;

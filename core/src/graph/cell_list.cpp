@@ -138,8 +138,9 @@ class PairSearch {
       wrapped_[i] = position;
       for (std::size_t c = 0; c < 3; ++c) {
         if (std::abs(position[c]) > kMaxCoordinate) {
-          throw Error(ErrorCode::invalid_argument, fmt::format("atom {} lies at {} = {:g} angstrom, expected at most {:g}",
-                                                               i, "xyz"[c], position[c], kMaxCoordinate));
+          throw Error(ErrorCode::invalid_argument,
+                      fmt::format("atom {} lies at {} = {:g} angstrom, expected at most {:g}", i, "xyz"[c], position[c],
+                                  kMaxCoordinate));
         }
         largest_ = std::max(largest_, std::abs(position[c]));
       }

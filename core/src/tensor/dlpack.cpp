@@ -11,13 +11,18 @@ namespace {
 
 DLDataType dlpack_dtype(DType dtype) {
   switch (dtype) {
-    case DType::float32: return {kDLFloat, 32, 1};
-    case DType::float64: return {kDLFloat, 64, 1};
-    case DType::int32: return {kDLInt, 32, 1};
-    case DType::int64: return {kDLInt, 64, 1};
+    case DType::float32:
+      return {kDLFloat, 32, 1};
+    case DType::float64:
+      return {kDLFloat, 64, 1};
+    case DType::int32:
+      return {kDLInt, 32, 1};
+    case DType::int64:
+      return {kDLInt, 64, 1};
     // DLPack 0.6 has no boolean; a byte that holds 0 or 1 is what its users exchange.
     case DType::boolean:
-    case DType::uint8: return {kDLUInt, 8, 1};
+    case DType::uint8:
+      return {kDLUInt, 8, 1};
   }
   throw Error(ErrorCode::internal, "tensor with a dtype outside the list");
 }
@@ -30,18 +35,24 @@ DType dtype_of(const DLDataType& type) {
     if (type.code == kDLInt && type.bits == 64) return DType::int64;
     if (type.code == kDLUInt && type.bits == 8) return DType::uint8;
   }
-  throw Error(ErrorCode::unsupported,
-              fmt::format("DLPack dtype code {} with {} bits and {} lanes; supported: float32, float64, int32, int64, uint8",
-                          type.code, type.bits, type.lanes));
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("DLPack dtype code {} with {} bits and {} lanes; supported: float32, float64, int32, int64, uint8",
+                  type.code, type.bits, type.lanes));
 }
 
 DeviceKind kind_of(const DLDevice& device) {
   switch (static_cast<int>(device.device_type)) {
-    case kDLCPU: return DeviceKind::cpu;
-    case kDLCUDA: return DeviceKind::cuda;
-    case kDLOpenCL: return DeviceKind::opencl;
-    case kDLROCM: return DeviceKind::hip;
-    case kDLExtDev: return DeviceKind::extension;
+    case kDLCPU:
+      return DeviceKind::cpu;
+    case kDLCUDA:
+      return DeviceKind::cuda;
+    case kDLOpenCL:
+      return DeviceKind::opencl;
+    case kDLROCM:
+      return DeviceKind::hip;
+    case kDLExtDev:
+      return DeviceKind::extension;
     default:
       throw Error(ErrorCode::unsupported, fmt::format("DLPack device type {}; supported: cpu, cuda, opencl, rocm, ext",
                                                       static_cast<int>(device.device_type)));

@@ -33,18 +33,30 @@ constexpr std::array<std::pair<DeviceKind, std::string_view>, 5> kKinds{{{Device
 
 std::string_view to_string(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::not_found: return "not_found";
-    case ErrorCode::io: return "io";
-    case ErrorCode::bad_file: return "bad_file";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::strict_violation: return "strict_violation";
-    case ErrorCode::out_of_memory: return "out_of_memory";
-    case ErrorCode::device_lost: return "device_lost";
-    case ErrorCode::kernel_failed: return "kernel_failed";
-    case ErrorCode::numerics: return "numerics";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::not_found:
+      return "not_found";
+    case ErrorCode::io:
+      return "io";
+    case ErrorCode::bad_file:
+      return "bad_file";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::strict_violation:
+      return "strict_violation";
+    case ErrorCode::out_of_memory:
+      return "out_of_memory";
+    case ErrorCode::device_lost:
+      return "device_lost";
+    case ErrorCode::kernel_failed:
+      return "kernel_failed";
+    case ErrorCode::numerics:
+      return "numerics";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "internal";
 }
@@ -95,7 +107,8 @@ Device parse_device(std::string_view text) {
   if (colon != std::string_view::npos) {
     const std::string_view digits = text.substr(colon + 1);
     const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), device.index);
-    if (digits.empty() || status != std::errc{} || end != digits.data() + digits.size() || device.index < 0) return fail();
+    if (digits.empty() || status != std::errc{} || end != digits.data() + digits.size() || device.index < 0)
+      return fail();
   }
   if (device.is_cpu() && device.index != 0) return fail();
   return device;

@@ -12,8 +12,8 @@
  *  - Text is UTF-8 with an explicit length, not necessarily terminated by zero.
  *  - Status values are FP_OK or a negative FP_E_*; the text of a failure goes to the error sink of the call.
  *  - No exception, signal, longjmp or exit leaves a plugin; none enters it.
- *  - A plugin never links the host, never reads the environment, keeps the thread's current device, locale, signal handlers and
- *    floating-point mode as they were, and installs no static destructor with effects.
+ *  - A plugin never links the host, never reads the environment, keeps the thread's current device, locale, signal
+ * handlers and floating-point mode as they were, and installs no static destructor with effects.
  *  - Unless stated otherwise a function may be called from several threads at once on distinct kernels and streams.
  *  - What a plugin returns by pointer stays valid until shutdown, or until the object it belongs to is destroyed.
  */
@@ -167,7 +167,8 @@ typedef struct fp_open_args {
 typedef struct fp_memory_api {
   uint32_t struct_size;
   uint32_t reserved;
-  int32_t (*allocate)(fp_device* device, uint64_t bytes, void** memory, const fp_error_sink* errors); /* 256-byte aligned */
+  int32_t (*allocate)(fp_device* device, uint64_t bytes, void** memory,
+                      const fp_error_sink* errors); /* 256-byte aligned */
   void (*release)(fp_device* device, void* memory);
   int32_t (*copy_to_device)(fp_device* device, void* to, uint64_t to_offset, const void* from, uint64_t bytes,
                             fp_stream* stream, const fp_error_sink* errors);
@@ -227,23 +228,25 @@ typedef struct fp_tensor_list {
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Edges in canonical order: by receiver, sender, shift, input position. All tensors are contiguous, on the kernel's device.
- * Node ids are int32, offsets int64. Valid for the duration of the call. */
+/* Edges in canonical order: by receiver, sender, shift, input position. All tensors are contiguous, on the kernel's
+ * device. Node ids are int32, offsets int64. Valid for the duration of the call. */
 typedef struct fp_graph {
   uint32_t struct_size;
   uint32_t reserved;
   int64_t n_edges;
-  int64_t n_nodes;             /* senders, ghosts included */
-  int64_t n_receivers;         /* outputs per receiver have this many rows; receivers are the first nodes */
-  int64_t n_species;           /* 0 if there are no species */
-  const fp_tensor* sender;     /* [n_edges] int32 */
-  const fp_tensor* receiver;   /* [n_edges] int32, ascending */
-  const fp_tensor* receiver_ptr; /* [n_nodes + 1] int64: edges of receiver n are receiver_ptr[n] .. receiver_ptr[n+1]-1 */
-  const fp_tensor* sender_ptr;   /* [n_nodes + 1] int64 */
-  const fp_tensor* sender_edge;  /* [n_edges] int64: edges of sender n are sender_edge[sender_ptr[n] ..], ascending */
-  const fp_tensor* species;      /* [n_nodes] int32, or absent */
-  const fp_tensor* species_ptr;  /* [n_species + 1] int64, or absent */
-  const fp_tensor* species_node; /* [n_nodes] int32: nodes of species s are species_node[species_ptr[s] ..], ascending */
+  int64_t n_nodes;           /* senders, ghosts included */
+  int64_t n_receivers;       /* outputs per receiver have this many rows; receivers are the first nodes */
+  int64_t n_species;         /* 0 if there are no species */
+  const fp_tensor* sender;   /* [n_edges] int32 */
+  const fp_tensor* receiver; /* [n_edges] int32, ascending */
+  const fp_tensor*
+      receiver_ptr;            /* [n_nodes + 1] int64: edges of receiver n are receiver_ptr[n] .. receiver_ptr[n+1]-1 */
+  const fp_tensor* sender_ptr; /* [n_nodes + 1] int64 */
+  const fp_tensor* sender_edge; /* [n_edges] int64: edges of sender n are sender_edge[sender_ptr[n] ..], ascending */
+  const fp_tensor* species;     /* [n_nodes] int32, or absent */
+  const fp_tensor* species_ptr; /* [n_species + 1] int64, or absent */
+  const fp_tensor*
+      species_node; /* [n_nodes] int32: nodes of species s are species_node[species_ptr[s] ..], ascending */
 } fp_graph;
 #define FP_SIZE_GRAPH FP_END_OF(fp_graph, species_node)
 
@@ -270,12 +273,7 @@ typedef struct fp_attribute_list {
 #define FP_SIZE_ATTRIBUTE_LIST FP_END_OF(fp_attribute_list, items)
 
 /* What a call computes. Tangent passes carry one directional derivative of every quantity beside its value. */
-enum {
-  FP_PASS_FORWARD = 1u,
-  FP_PASS_BACKWARD = 2u,
-  FP_PASS_FORWARD_TANGENT = 4u,
-  FP_PASS_BACKWARD_TANGENT = 8u
-};
+enum { FP_PASS_FORWARD = 1u, FP_PASS_BACKWARD = 2u, FP_PASS_FORWARD_TANGENT = 4u, FP_PASS_BACKWARD_TANGENT = 8u };
 
 enum { FP_MATH_FULL = 0, FP_MATH_REDUCED = 1 };
 
@@ -290,8 +288,8 @@ typedef struct fp_kernel_query {
   uint8_t dtype_code;
   uint8_t dtype_bits;
   uint16_t dtype_lanes;
-  uint32_t passes;    /* FP_PASS_* bits, all of them needed */
-  int32_t math_mode;  /* lowest mode the host accepts */
+  uint32_t passes;   /* FP_PASS_* bits, all of them needed */
+  int32_t math_mode; /* lowest mode the host accepts */
   uint32_t reserved;
   const fp_extension* extensions;
 } fp_kernel_query;
@@ -300,15 +298,15 @@ typedef struct fp_kernel_query {
 /* Why a kernel is refused. Codes are append-only; the text says what was found and what would be accepted. */
 enum {
   FP_REASON_OTHER = 0,
-  FP_REASON_OP = 1,           /* op id unknown to the plugin */
-  FP_REASON_OP_VERSION = 2,   /* interface version of the op */
-  FP_REASON_DEVICE = 3,       /* device type or model */
-  FP_REASON_ARCH = 4,         /* no code for this architecture or instruction set */
+  FP_REASON_OP = 1,         /* op id unknown to the plugin */
+  FP_REASON_OP_VERSION = 2, /* interface version of the op */
+  FP_REASON_DEVICE = 3,     /* device type or model */
+  FP_REASON_ARCH = 4,       /* no code for this architecture or instruction set */
   FP_REASON_DTYPE = 5,
-  FP_REASON_PASS = 6,         /* one of the passes is missing */
-  FP_REASON_CONFIG = 7,       /* an attribute is missing or malformed */
-  FP_REASON_DEGREE = 8,       /* degree l too high */
-  FP_REASON_MULTIPLICITY = 9, /* channel count */
+  FP_REASON_PASS = 6,          /* one of the passes is missing */
+  FP_REASON_CONFIG = 7,        /* an attribute is missing or malformed */
+  FP_REASON_DEGREE = 8,        /* degree l too high */
+  FP_REASON_MULTIPLICITY = 9,  /* channel count */
   FP_REASON_INSTRUCTIONS = 10, /* kind or order of paths */
   FP_REASON_MATH_MODE = 11,
   FP_REASON_MEMORY = 12,
@@ -327,8 +325,9 @@ typedef struct fp_kernel_answer {
   uint32_t struct_size;
   int32_t verdict; /* FP_ANSWER_* */
   void* context;
-  void (*add_blocker)(void* context, int32_t reason, const char* text, uint64_t text_size); /* once per reason, all of them */
-  int64_t min_edges; /* sizes outside min..max are not served; max 0 means no limit */
+  void (*add_blocker)(void* context, int32_t reason, const char* text,
+                      uint64_t text_size); /* once per reason, all of them */
+  int64_t min_edges;                       /* sizes outside min..max are not served; max 0 means no limit */
   int64_t max_edges;
   int64_t prior_edges; /* from how many edges on the vendor measured it to be faster; negative: not known */
   double tolerance;    /* promised error max|a-b|/max|reference|; 0: the precision contract */
@@ -341,9 +340,9 @@ typedef struct fp_kernel_answer {
 
 typedef struct fp_sizes {
   uint32_t struct_size;
-  uint32_t pass;    /* one FP_PASS_* bit */
-  int64_t n_edges;  /* of the graph; without a graph equal to n_rows */
-  int64_t n_nodes;  /* of the graph; without a graph 0 */
+  uint32_t pass;   /* one FP_PASS_* bit */
+  int64_t n_edges; /* of the graph; without a graph equal to n_rows */
+  int64_t n_nodes; /* of the graph; without a graph 0 */
   int64_t n_receivers;
   int64_t n_rows; /* size of the leading axis of the first input; 0 if it has none */
 } fp_sizes;
@@ -370,17 +369,16 @@ typedef struct fp_bind_args {
 } fp_bind_args;
 #define FP_SIZE_BIND_ARGS FP_END_OF(fp_bind_args, errors)
 
-/* One call of a kernel. Lists are in the order of the op's schema; an item whose access is FP_ACCESS_ABSENT is not there
- * or not wanted. Gradients and outputs are overwritten, completely. No output aliases an input.
- *   forward:          reads inputs; writes outputs.
- *   backward:         reads inputs, grad_outputs; writes grad_inputs, grad_parameters.
+/* One call of a kernel. Lists are in the order of the op's schema; an item whose access is FP_ACCESS_ABSENT is not
+ * there or not wanted. Gradients and outputs are overwritten, completely. No output aliases an input. forward: reads
+ * inputs; writes outputs. backward:         reads inputs, grad_outputs; writes grad_inputs, grad_parameters.
  *   forward_tangent:  reads inputs, inputs_t, parameters_t; writes outputs, outputs_t.
  *   backward_tangent: reads inputs, inputs_t, parameters_t, grad_outputs, grad_outputs_t;
  *                     writes grad_inputs, grad_inputs_t, grad_parameters, grad_parameters_t.
  * An absent tangent is zero. Lists that a pass does not use may be null. */
 typedef struct fp_run_args {
   uint32_t struct_size;
-  uint32_t pass; /* one FP_PASS_* bit */
+  uint32_t pass;         /* one FP_PASS_* bit */
   const fp_graph* graph; /* null for ops without a graph */
   const fp_sizes* sizes;
   const fp_tensor_list* inputs;
@@ -422,7 +420,8 @@ typedef struct fp_kernel_api {
   uint32_t struct_size;
   uint32_t reserved;
   /* Pure and cheap: may be called before any device is open. */
-  int32_t (*query)(const fp_plugin* plugin, const fp_kernel_query* query, fp_kernel_answer* answer, const fp_error_sink* errors);
+  int32_t (*query)(const fp_plugin* plugin, const fp_kernel_query* query, fp_kernel_answer* answer,
+                   const fp_error_sink* errors);
   int32_t (*create)(const fp_plugin* plugin, const fp_create_args* args, fp_kernel** kernel);
   void (*destroy)(fp_kernel* kernel);
   int32_t (*bind)(fp_kernel* kernel, const fp_bind_args* args);
@@ -432,7 +431,8 @@ typedef struct fp_kernel_api {
 } fp_kernel_api;
 #define FP_SIZE_KERNEL_API FP_END_OF(fp_kernel_api, run)
 
-/* One (op, version) that a plugin has kernels for, so that the host can list them and name the plugin that would help. */
+/* One (op, version) that a plugin has kernels for, so that the host can list them and name the plugin that would help.
+ */
 typedef struct fp_op_info {
   uint32_t struct_size;
   int32_t op_version;
@@ -469,13 +469,14 @@ struct fp_plugin {
   const char* version;
   uint64_t version_size;
   void* context; /* the plugin's own */
-  /* Creates no context on any GPU. FP_E_UNAVAILABLE with a text if there is no driver or device: the plugin is then idle. */
+  /* Creates no context on any GPU. FP_E_UNAVAILABLE with a text if there is no driver or device: the plugin is then
+   * idle. */
   int32_t (*enumerate)(const fp_plugin* plugin, fp_device_list* out, const fp_error_sink* errors);
   int32_t (*open)(const fp_plugin* plugin, const fp_open_args* args, fp_device** device);
   void (*close)(const fp_plugin* plugin, fp_device* device);
   int32_t (*ops)(const fp_plugin* plugin, fp_op_list* out, const fp_error_sink* errors);
   const fp_kernel_api* kernels;
-  const fp_memory_api* memory; /* null: kernels only, or CPU */
+  const fp_memory_api* memory;               /* null: kernels only, or CPU */
   void (*shutdown)(const fp_plugin* plugin); /* last call; devices and kernels are gone by then; may be null */
   const fp_extension* extensions;
 };
@@ -512,12 +513,21 @@ typedef struct fp_metadata {
 } fp_metadata;
 #define FP_SIZE_METADATA FP_END_OF(fp_metadata, build_tag)
 
-/* Puts the record into its section; once per plugin, at file scope. Works from C and C++. Within a major version members
- * are only added, and a plugin tests what it reads, so it serves every minor version up to its own. */
-#define FASTPATH_PLUGIN_METADATA(id_text, vendor_text, version_text, device_kinds_text, build_tag_text)          \
-  __attribute__((used, section(FP_METADATA_SECTION))) static const fp_metadata fastpath_plugin_metadata = {      \
-      (uint32_t)sizeof(fp_metadata), FP_METADATA_MAGIC, FP_ABI_VERSION, FP_ABI_MAJOR << 16, FP_ABI_VERSION,      \
-      FP_SDK_VERSION, id_text, vendor_text, version_text, device_kinds_text, build_tag_text}
+/* Puts the record into its section; once per plugin, at file scope. Works from C and C++. Within a major version
+ * members are only added, and a plugin tests what it reads, so it serves every minor version up to its own. */
+#define FASTPATH_PLUGIN_METADATA(id_text, vendor_text, version_text, device_kinds_text, build_tag_text)     \
+  __attribute__((used, section(FP_METADATA_SECTION))) static const fp_metadata fastpath_plugin_metadata = { \
+      (uint32_t)sizeof(fp_metadata),                                                                        \
+      FP_METADATA_MAGIC,                                                                                    \
+      FP_ABI_VERSION,                                                                                       \
+      FP_ABI_MAJOR << 16,                                                                                   \
+      FP_ABI_VERSION,                                                                                       \
+      FP_SDK_VERSION,                                                                                       \
+      id_text,                                                                                              \
+      vendor_text,                                                                                          \
+      version_text,                                                                                         \
+      device_kinds_text,                                                                                    \
+      build_tag_text}
 
 #ifdef __cplusplus
 }
