@@ -244,11 +244,19 @@ void Executor::call(const Step& step, OpCall& op_call) {
     step.op->run(op_call);
     return;
   }
-  std::vector<Tensor> parameters;
-  for (const ops::SchemaTensor& item : step.glue->schema()) {
-    parameters.push_back(step.glue->module()->parameter(item.name).to(settings_.dtype));
+  step.glue->apply(op_call, glue_parameters(*step.glue));
+}
+
+const std::vector<Tensor>& Executor::glue_parameters(Glue& glue) {
+  GlueParameters& kept = glue_parameters_[{&glue, settings_.dtype}];
+  const std::uint64_t version = glue.module() != nullptr ? glue.module()->version() : 1;
+  if (kept.version == version) return kept.tensors;
+  kept.tensors.clear();
+  for (const ops::SchemaTensor& item : glue.schema()) {
+    kept.tensors.push_back(glue.module()->parameter(item.name).to(settings_.dtype));
   }
-  step.glue->apply(op_call, parameters);
+  kept.version = version;
+  return kept.tensors;
 }
 
 void Executor::run_forward(const Step& step, plugin::OpenDevice* device, std::size_t index) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fastpath/graph.hpp"
@@ -93,6 +94,7 @@ class Executor {
   void run_backward(const Step& step, plugin::OpenDevice* device, std::size_t index);
   void run_exchange(const Step& step, bool backward);
   void call(const Step& step, OpCall& call);
+  const std::vector<Tensor>& glue_parameters(Glue& glue);
   void note_failure(const Step& step);
 
   const Program& program_;
@@ -101,6 +103,12 @@ class Executor {
   std::vector<bool> gradient_slots_;
   std::vector<Tensor> saved_;  // per step
   BufferPool pool_;
+  /// Parameters of glue in the dtype of an evaluation, until its module changes.
+  struct GlueParameters {
+    std::uint64_t version = 0;
+    std::vector<Tensor> tensors;
+  };
+  std::map<std::pair<const Glue*, DType>, GlueParameters> glue_parameters_;
   std::shared_ptr<plugin::OpenDevice> device_;  // the one that owns memory in this evaluation, once a step has used it
   OpGraph device_graph_;
   bool device_graph_valid_ = false;
