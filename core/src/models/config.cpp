@@ -59,11 +59,16 @@ class Reader {
     if (!found->is_boolean()) return wrong(key, *found, "true or false");
     value = found->get<bool>();
   }
-  void text(const char* key, std::string& value, bool required) {
+  /// True if the value was read.
+  bool text(const char* key, std::string& value, bool required) {
     const Json* found = find(key, required);
-    if (found == nullptr) return;
-    if (!found->is_string()) return wrong(key, *found, "text");
+    if (found == nullptr) return false;
+    if (!found->is_string()) {
+      wrong(key, *found, "text");
+      return false;
+    }
     value = found->get<std::string>();
+    return true;
   }
   void choice(const char* key, std::string& value, const std::vector<std::string>& accepted, bool required) {
     const Json* found = find(key, required);
@@ -76,8 +81,7 @@ class Reader {
   }
   void irreps(const char* key, sdk::Irreps& value, bool required) {
     std::string text_value;
-    text(key, text_value, required);
-    if (text_value.empty()) return;
+    if (!text(key, text_value, required)) return;
     try {
       value = sdk::Irreps::parse(text_value);
     } catch (const sdk::ConfigError& error) {
@@ -326,8 +330,7 @@ MaceConfig MaceConfig::parse(const std::string& text, const std::string& name) {
       "a positive number, or a list with one per layer");
   for (auto [key, target] :
        {std::pair{"interaction_first", &c.interaction_first}, std::pair{"interaction", &c.interaction}}) {
-    reader.text(key, *target, true);
-    if (target->empty()) continue;
+    if (!reader.text(key, *target, true)) continue;
     try {
       (void)interaction_kind(*target);
     } catch (const Error& error) {

@@ -177,6 +177,15 @@ void Model::save(const fs::path& directory) const {
   fs::path target = directory;
   if (!target.has_filename()) target = target.parent_path();
   const fs::path temporary = target.parent_path() / fmt::format(".{}.partial-{}", target.filename().string(), getpid());
+  std::vector<fs::path> parents;  // that are made on the way, innermost first
+  for (fs::path parent = target.parent_path(); !parent.empty() && !fs::exists(parent, status);
+       parent = parent.parent_path()) {
+    parents.push_back(parent);
+  }
+  const auto clean_up = [&] {
+    fs::remove_all(temporary, status);
+    for (const fs::path& parent : parents) fs::remove(parent, status);
+  };
   try {
     fs::remove_all(temporary);
     fs::create_directories(temporary);
@@ -193,10 +202,10 @@ void Model::save(const fs::path& directory) const {
     if (fs::exists(target)) fs::remove(target);
     fs::rename(temporary, target);
   } catch (const fs::filesystem_error& error) {
-    fs::remove_all(temporary, status);
+    clean_up();
     throw Error(ErrorCode::io, fmt::format("{}: {}", directory.string(), error.what()));
   } catch (...) {
-    fs::remove_all(temporary, status);
+    clean_up();
     throw;
   }
 }
