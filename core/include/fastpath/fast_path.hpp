@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -69,6 +70,10 @@ class FASTPATH_EXPORT FastPathModule : public Module {
   /// @throws Error(invalid_argument) for wrong shapes, dtypes, or tensors on different devices (both are named);
   ///   Error(kernel_failed) or Error(device_lost) for other failures, Error(numerics) where a kernel reports it.
   void run(const OpCall& call);
+  /// Bytes of OpCall::saved that the chosen path wants for a call of these sizes and pass: forward fills them, backward
+  /// reads them, so the caller hands both the same buffer, on placement(). 0 for the reference, and for kernels that
+  /// keep nothing.
+  std::uint64_t saved_bytes(const OpCall& call) const;
   /// Evaluates by the reference, whatever is chosen. Tensors on the CPU.
   void run_reference(const OpCall& call);
   const std::optional<Reason>& last_failure() const noexcept;
@@ -117,7 +122,7 @@ struct Decision {
 };
 
 /// Which kernel, or the reference, each module uses in one evaluation.
-struct Selection {
+struct FASTPATH_EXPORT Selection {
   std::vector<Decision> decisions;
   bool any_fast() const noexcept;
   explicit operator bool() const noexcept { return any_fast(); }

@@ -175,6 +175,10 @@ std::vector<FastPathModule*> FastPathModule::covered() {
   return result;
 }
 
+std::uint64_t FastPathModule::saved_bytes(const OpCall& call) const {
+  return state_->active == nullptr ? 0 : state_->active->kernel->saved_bytes(call);
+}
+
 void FastPathModule::run_reference(const OpCall& call) {
   check_devices(call, Device::cpu(), op().id);
   reference(call, op_parameters(call_dtype(call)));
