@@ -1,0 +1,173 @@
+#include "harness.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+namespace bench {
+namespace {
+
+std::optional<std::uint64_t> from_status(std::string_view key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) * 1024;  // given in kB
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+double Timing::median() const { return bench::median(seconds); }
+
+double Timing::mad() const {
+  const double center = median();
+  std::vector<double> distances;
+  for (const double value : seconds) distances.push_back(std::abs(value - center));
+  return bench::median(distances);
+}
+
+double Timing::minimum() const {
+  return seconds.empty() ? std::numeric_limits<double>::quiet_NaN() : *std::min_element(seconds.begin(), seconds.end());
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::vector<Timing> measure(const std::vector<Arm>& arms, const Budget& budget, const std::function<double()>& clock) {
+  const auto time = [&] { return clock ? clock() : now(); };
+  std::vector<Timing> timings;
+  for (const Arm& arm : arms) timings.push_back({arm.name, {}});
+  for (int i = 0; i < budget.warm_up; ++i) {
+    for (const Arm& arm : arms) arm.run();
+  }
+  const double start = time();
+  for (int round = 0; round < budget.max_rounds; ++round) {
+    if (round >= budget.min_rounds && time() - start >= budget.seconds) break;
+    for (std::size_t i = 0; i < arms.size(); ++i) {
+      const std::size_t arm = round % 2 == 0 ? i : arms.size() - 1 - i;
+      timings[arm].seconds.push_back(arms[arm].run());
+    }
+  }
+  return timings;
+}
+
+std::optional<std::uint64_t> peak_memory() { return from_status("VmHWM:"); }
+std::optional<std::uint64_t> current_memory() { return from_status("VmRSS:"); }
+
+bool reset_peak_memory() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5\n";
+  file.close();
+  return !file.fail();
+}
+
+JsonWriter& JsonWriter::open(std::string_view key, char bracket) {
+  start_value(key);
+  text_ += bracket;
+  closing_ += bracket == '{' ? '}' : ']';
+  first_ = true;
+  return *this;
+}
+
+JsonWriter& JsonWriter::end() {
+  const char bracket = closing_.back();
+  closing_.pop_back();
+  if (!first_) text_.append("\n").append(2 * closing_.size(), ' ');
+  text_ += bracket;
+  if (closing_.empty()) text_ += '\n';
+  first_ = false;
+  return *this;
+}
+
+void JsonWriter::start_value(std::string_view key) {
+  if (!first_) text_ += ',';
+  if (!closing_.empty()) text_.append("\n").append(2 * closing_.size(), ' ');
+  first_ = false;
+  if (closing_.empty() || closing_.back() == ']') return;  // only members of an object have keys
+  quote(key);
+  text_ += ": ";
+}
+
+void JsonWriter::quote(std::string_view text) {
+  text_ += '"';
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
+      text_ += escape;
+      continue;
+    }
+    if (c == '"' || c == '\\') text_ += '\\';
+    text_ += c;
+  }
+  text_ += '"';
+}
+
+JsonWriter& JsonWriter::put(std::string_view key, std::string_view text) {
+  start_value(key);
+  quote(text);
+  return *this;
+}
+
+JsonWriter& JsonWriter::put(std::string_view key, double number) {
+  if (!std::isfinite(number)) return put_null(key);
+  start_value(key);
+  char digits[32];
+  text_.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+  return *this;
+}
+
+JsonWriter& JsonWriter::put(std::string_view key, std::int64_t number) {
+  start_value(key);
+  text_ += std::to_string(number);
+  return *this;
+}
+
+JsonWriter& JsonWriter::put(std::string_view key, bool value) {
+  start_value(key);
+  text_ += value ? "true" : "false";
+  return *this;
+}
+
+JsonWriter& JsonWriter::put_null(std::string_view key) {
+  start_value(key);
+  text_ += "null";
+  return *this;
+}
+
+std::string Table::text() const {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string result;
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      if (i > 0) result += "  ";
+      result += i == 0 ? row[i] + padding : padding + row[i];
+    }
+    result += '\n';
+  }
+  return result;
+}
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+}  // namespace bench

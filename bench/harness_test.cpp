@@ -1,0 +1,69 @@
+#include "harness.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace bench {
+namespace {
+
+TEST(Harness, MedianAndSpreadAreNotMovedByOneOutlier) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
+  EXPECT_TRUE(std::isnan(median({})));
+  const Timing timing{"arm", {1.0, 1.1, 0.9, 1.0, 1000.0}};
+  EXPECT_EQ(timing.median(), 1.0);
+  EXPECT_NEAR(timing.mad(), 0.1, 1e-12);
+  EXPECT_EQ(timing.minimum(), 0.9);
+}
+
+/// Arms whose runs move a clock of the test's own.
+struct Track {
+  double time = 0;
+  std::string order;
+  Arm arm(char name, double seconds) {
+    return {std::string(1, name), [this, name, seconds] {
+              order += name;
+              time += seconds;
+              return seconds;
+            }};
+  }
+  std::vector<Timing> measure(const Budget& budget) {
+    return bench::measure({arm('a', 1), arm('b', 2)}, budget, [this] { return time; });
+  }
+};
+
+TEST(Harness, ArmsTakeTurnsInAlternatingOrderAfterWarmUp) {
+  Track track;
+  const auto timings = track.measure({.seconds = 0, .warm_up = 2, .min_rounds = 3, .max_rounds = 10});
+  EXPECT_EQ(track.order, "abababbaab");
+  EXPECT_EQ(timings.at(0).seconds, (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(timings.at(1).seconds, (std::vector<double>{2, 2, 2}));
+}
+
+TEST(Harness, StopsWhenTheBudgetIsUsedUpOrTheRoundsAreDone) {
+  Track by_time, by_rounds;
+  EXPECT_EQ(by_time.measure({.seconds = 14, .warm_up = 1, .min_rounds = 1, .max_rounds = 100}).at(0).seconds.size(),
+            5u);
+  EXPECT_EQ(by_rounds.measure({.seconds = 1e9, .warm_up = 0, .min_rounds = 1, .max_rounds = 4}).at(0).seconds.size(),
+            4u);
+}
+
+TEST(Harness, WritesJsonThatQuotesTextAndKeepsNumbers) {
+  JsonWriter json;
+  json.begin_object().put("text", "a\"b\\c\n").put("number", 0.1).put("not_finite", std::nan("")).put("yes", true);
+  json.begin_array("list").put("", 1).begin_object().end().end();
+  json.begin_array("none").end().end();
+  EXPECT_EQ(json.text(),
+            "{\n  \"text\": \"a\\\"b\\\\c\\u000a\",\n  \"number\": 0.1,\n  \"not_finite\": null,\n  \"yes\": true,\n"
+            "  \"list\": [\n    1,\n    {}\n  ],\n  \"none\": []\n}\n");
+}
+
+TEST(Harness, TableAlignsItsColumns) {
+  Table table({"name", "ms"});
+  table.add({"x", "12.5"});
+  EXPECT_EQ(table.text(), "name    ms\nx     12.5\n");
+}
+
+}  // namespace
+}  // namespace bench
