@@ -20,7 +20,7 @@
 
 #ifndef DEFAULT_MODEL  // the build names them; see CMakeLists.txt
 #define DEFAULT_MODEL "examples/models/demo"
-#define DEFAULT_STRUCTURE "examples/structures/water.xyz"
+#define DEFAULT_STRUCTURE "examples/structures/slab.xyz"
 #endif
 
 namespace {
