@@ -106,7 +106,8 @@ class FASTPATH_EXPORT Model : public Module {
   MemoryEstimate memory_estimate(const Structure& structure, const EvaluateOptions& options = {}) const;
   MemoryEstimate memory_estimate(ProblemSize size, const EvaluateOptions& options = {}) const;
 
-  /// Another instance on the same parameters, for another thread. Costs almost nothing.
+  /// Another instance on the same parameters, for another thread. Costs almost nothing. When parameters change, make
+  /// replicas anew: they keep what was derived from the old values.
   virtual std::shared_ptr<Model> replica() const = 0;
 
   void for_each_model(const std::function<void(Model&)>& visit) override;
