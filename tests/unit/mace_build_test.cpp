@@ -23,6 +23,7 @@ struct Size {
   const char* first;
   std::int64_t parameters;
 };
+void PrintTo(const Size& size, std::ostream* out) { *out << size.name; }
 class MaceSize : public testing::TestWithParam<Size> {};
 
 // operators.md 4: published, or computed from its section 3.

@@ -181,6 +181,18 @@ TEST(MaceExchange, AnEdgeIntoAGhostIsRefused) {
   }
 }
 
+TEST(MaceExchange, DerivativesAlongADirectionAreRefused) {
+  EvaluateOptions options = reference();
+  options.direction = Tensor::zeros({3, 3}, DType::float64);
+  options.exchange = [](ExchangeDirection, std::int64_t, const Tensor&) {};
+  try {
+    (void)mace_a()->replica()->evaluate(system_a(), options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+  }
+}
+
 TEST(MaceExchange, AnErrorOfTheCallbackReachesTheHostAndLeavesTheModelUsable) {
   const Structure structure = mace_a_structure("molecule");
   const Graph whole = Graph::from_structure(structure, mace_a()->r_max());
@@ -212,6 +224,19 @@ TEST(MaceReplica, ThreadsOnReplicasGetIdenticalResults) {
       EXPECT_EQ(results[i].energy, want[i].energy);
       EXPECT_EQ(reals(results[i].forces), reals(want[i].forces));
     }
+  }
+}
+
+TEST(MaceReplica, TheNumberOfThreadsChangesNoBit) {
+  EvaluateOptions one = reference(), many = reference();
+  one.threads = 1;
+  many.threads = 5;
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    one.dtype = many.dtype = dtype;
+    const EvaluationResult a = mace_a()->evaluate(mace_a_structure("slab"), one),
+                           b = mace_a()->evaluate(mace_a_structure("slab"), many);
+    EXPECT_EQ(a.energy, b.energy);
+    EXPECT_EQ(reals(a.forces), reals(b.forces));
   }
 }
 

@@ -171,6 +171,7 @@ struct Variant {
   const char* name;
   Json changes;
 };
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.changes.dump(); }
 std::vector<Variant> variants() {
   const Json agnesi{{"distance_transform", "agnesi"}}, soft{{"distance_transform", "soft"}};
   const Json density{{"interaction_first", "RealAgnosticDensityInteractionBlock"},
@@ -278,7 +279,8 @@ TEST_P(MaceVariant, TangentsAreDerivativesAlongTheDirection) {
   EXPECT_LE(relative_error(reals(result.forces_tangent), slope(far_up.forces, far_down.forces, up.forces, down.forces)),
             kDifferences);
   EXPECT_EQ(result.parameter_gradients.size(), model_->named_parameters().size());
-  for (const auto& [name, tangent] : result.parameter_gradients_tangent) {
+  for (const auto& [tensor_name, tangent] : result.parameter_gradients_tangent) {
+    const std::string& name = tensor_name;
     const auto of = [&](const EvaluationResult& r) -> const Tensor& { return r.parameter_gradients.at(name); };
     EXPECT_LE(relative_error(reals(of(result)), reals(of(here))), 1e-12) << name;
     const std::vector<double> want = slope(of(far_up), of(far_down), of(up), of(down));
