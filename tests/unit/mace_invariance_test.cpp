@@ -249,7 +249,8 @@ TEST_P(MaceVariant, Float32AgreesWithFloat64) {
   options.dtype = DType::float32;
   const EvaluationResult single = model_->evaluate(structure_, options),
                          full = model_->evaluate(structure_, reference());
-  // design.md 14. Node energies of random weights are not much larger than what they cancel from.
+  // The precision contract (docs/conventions.md). Node energies of random weights are not much larger than what they
+  // cancel from.
   EXPECT_NEAR(single.energy, full.energy, 1e-6 * std::max(1.0, std::abs(full.energy)));
   EXPECT_LE(relative_error(reals(single.forces), reals(full.forces)), 1e-5);
   EXPECT_LE(relative_error(reals(*single.stress), reals(*full.stress)), 1e-5);
