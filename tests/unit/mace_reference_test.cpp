@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
 #include "fastpath/model.hpp"
 #include "fastpath/safetensors.hpp"
@@ -152,6 +154,32 @@ TEST(MaceA, ParameterGradientsOfEnergyAndForcesAreThoseOfThePackage) {
     }
   }
   EXPECT_EQ(checked, 58);
+}
+
+TEST(MaceFiles, ScalarsMayHaveOneElementAndTheSoftTransformItsOnlySteepness) {
+  const auto model = Model::create(R"({"format": "fastpath-model", "format_version": 1, "architecture": "mace",
+    "dtype": "float64", "atomic_numbers": [1, 8], "r_max": 4.0, "num_bessel": 4, "polynomial_cutoff_p": 5,
+    "distance_transform": "soft", "radial_mlp": [8], "l_max": 1, "hidden_irreps": "2x0e+2x1o", "num_interactions": 2,
+    "correlation": 2, "interaction_first": "RealAgnosticResidualInteractionBlock",
+    "interaction": "RealAgnosticResidualInteractionBlock", "avg_num_neighbors": 3.0})",
+                                   1);
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "fastpath_soft";
+  std::filesystem::remove_all(folder);
+  model->save(folder);
+  const auto rewrite = [&](double steepness) {
+    StateDict changed;
+    for (const auto& [name, tensor] : model->state_dict()) {
+      changed.add(name, tensor.rank() == 0 ? tensor.view({1}) : tensor);
+    }
+    changed.add("radial_embedding.distance_transform.alpha", Tensor::scalar(steepness));
+    write_safetensors(folder / "model.safetensors", changed);
+  };
+  rewrite(4.0);
+  const Structure molecule{{8, 1}, {{0, 0, 0}, {0.9, 0.1, 0}}, {}, {}, {}, {}};
+  EXPECT_EQ(Model::load(folder)->evaluate(molecule, reference()).energy, model->evaluate(molecule, reference()).energy);
+  rewrite(3.0);
+  EXPECT_THROW(Model::load(folder), Error);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

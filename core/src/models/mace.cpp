@@ -225,6 +225,8 @@ void MaceModel::build_modules(const StateDict* state) {
 }
 
 bool MaceModel::is_ignored(const std::string& name, const Tensor& tensor) {
+  // The steepness of the soft transform, which is always 4 in MACE; another value is unexpected, and refused as such.
+  if (name == "radial_embedding.distance_transform.alpha") return tensor.numel() == 1 && tensor.item() == 4.0;
   const auto ends_with = [&](std::string_view suffix) { return std::string_view(name).ends_with(suffix); };
   return ends_with("_zeroed") || ends_with(".output_mask") || (ends_with(".bias") && tensor.numel() == 0) ||
          (ends_with("conv_tp.weight") && tensor.numel() == 0) || name.find("_w3j_") != std::string::npos;

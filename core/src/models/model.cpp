@@ -100,6 +100,17 @@ void check_agreement(const StateDict& state, const models::MaceConfig& config, c
   if (!wrong.empty()) throw Error(ErrorCode::bad_file, fmt::format("{}: {}", file, fmt::join(wrong, "; ")));
 }
 
+/// A scalar of a file may be a vector of one element.
+StateDict with_scalars(const StateDict& state, const StateDict& own) {
+  StateDict result;
+  for (const auto& [name, tensor] : state) {
+    const Tensor* target = own.find(name);
+    const bool scalar = target != nullptr && target->rank() == 0 && tensor.shape() == Shape{1};
+    result.add(name, scalar ? tensor.contiguous().view({}) : tensor);
+  }
+  return result;
+}
+
 std::uint64_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
@@ -151,7 +162,7 @@ std::shared_ptr<Model> Model::load(const fs::path& name) {
   check_agreement(state, config, tensor_path.string());
   auto model = std::make_shared<models::MaceModel>(config, &state);
   try {
-    model->load_state_dict(state);
+    model->load_state_dict(with_scalars(state, model->state_dict()));
   } catch (const Error& error) {
     throw Error(ErrorCode::bad_file, fmt::format("{}: {}", tensor_path.string(), error.what()));
   }
