@@ -18,6 +18,7 @@
 
 #include "fastpath/error.hpp"
 #include "fastpath/safetensors.hpp"
+#include "graph/cell_list.hpp"
 
 namespace fastpath {
 namespace {
@@ -667,6 +668,16 @@ TEST(Graph, RefusesALatticeSoFineThatItsEdgesCannotFit) {
     for (double& component : row) component *= 1e-4;
   }
   expect_error([&] { (void)Graph::from_structure(structure, 4); }, ErrorCode::out_of_memory, {"pairs", "r_max 4"});
+}
+
+TEST(Graph, RefusesMorePairsThanFitWhileItSearches) {
+  Structure structure;  // in nanometres, say: all atoms within the cutoff
+  for (int i = 0; i < 30; ++i) {
+    structure.atomic_numbers.push_back(6);
+    structure.positions.push_back({0.1 * i, 0, 0});
+  }
+  expect_error([&] { (void)graph::find_pairs(structure, 4, 800); }, ErrorCode::out_of_memory, {"pairs", "r_max 4", "800"});
+  EXPECT_EQ(graph::find_pairs(structure, 4, 870).sender.size(), 870u);
 }
 
 /// A host's arrays, which HostEdges only views.

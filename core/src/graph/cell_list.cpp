@@ -19,15 +19,23 @@ namespace {
 
 using Index3 = std::array<std::int64_t, 3>;
 
-/// Bytes that an edge needs while a graph is built, rounded down.
-constexpr double kBytesPerEdge = 64;
+/// Bytes that an edge needs while a graph is built: 32 in the growing lists, which a copy of them joins, and 32 or more
+/// in the graph. What a model needs per edge on top is several times as much.
+constexpr std::size_t kBytesPerEdge = 96;
 
 /// How far an atom may lie outside the cell, in cells: image numbers stay exact, and rounding stays far below a cell.
 constexpr double kMaxCells = 0x1p40;
 
-/// Refuses what surely cannot fit. A lattice much finer than the cutoff (a cell given in the wrong unit, say) would
-/// otherwise end in the operating system's killer.
-void check_memory(const Frame& frame, double n_atoms, double r_max) {
+[[noreturn]] void too_many(std::string_view how_many, double r_max, std::size_t most_edges) {
+  throw Error(
+      ErrorCode::out_of_memory,
+      fmt::format("{} pairs of atoms are closer than r_max {} angstrom, at most {} fit into memory; are cell and "
+                  "positions in angstrom?",
+                  how_many, r_max, most_edges));
+}
+
+/// Refuses a lattice much finer than the cutoff before the search, which would take long to find out.
+void check_lattice(const Frame& frame, double n_atoms, double r_max, std::size_t most_edges) {
   if (frame.n_periodic == 0) return;
   // Measure of the ball of radius r_max in the space of the lattice over that of its cell: images of one atom.
   double images = r_max / frame.measure;
@@ -36,14 +44,7 @@ void check_memory(const Frame& frame, double n_atoms, double r_max) {
   if (frame.n_periodic == 3) images *= 4.0 / 3.0 * std::numbers::pi * r_max * r_max;
   if (images < 1e3) return;
   const double edges = n_atoms * images * (frame.n_periodic == 3 ? n_atoms : 1.0);
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (edges * kBytesPerEdge > memory) {
-    throw Error(
-        ErrorCode::out_of_memory,
-        fmt::format("about {:.3g} pairs are closer than r_max {} in this cell; they need {:.3g} bytes, this machine "
-                    "has {:.3g}",
-                    edges, r_max, edges * kBytesPerEdge, memory));
-  }
+  if (edges > static_cast<double>(most_edges)) too_many(fmt::format("about {:.3g}", edges), r_max, most_edges);
 }
 
 /// Atoms sorted into bins; only bins that hold an atom exist, and a hash table finds them.
@@ -105,15 +106,18 @@ class Bins {
 /// One search for the pairs of a structure.
 class PairSearch {
  public:
-  PairSearch(const Structure& structure, double r_max)
-      : structure_(structure), r_max_(r_max), frame_(make_frame(structure.cell, structure.pbc)) {
+  PairSearch(const Structure& structure, double r_max, std::size_t most_edges)
+      : structure_(structure),
+        r_max_(r_max),
+        most_edges_(most_edges),
+        frame_(make_frame(structure.cell, structure.pbc)) {
     // Atoms on top of each other are found even if the cutoff is shorter still.
     search_ = std::max(r_max, Graph::kMinDistance);
   }
 
   EdgeList run() {
     if (structure_.size() == 0) return {};
-    check_memory(frame_, static_cast<double>(structure_.size()), r_max_);
+    check_lattice(frame_, static_cast<double>(structure_.size()), r_max_, most_edges_);
     wrap();
     bound_rounding();
     Bins bins = sort_into_bins(1);
@@ -280,6 +284,7 @@ class PairSearch {
                       std::min(s, r), std::max(s, r), count[0], count[1], count[2], distance, Graph::kMinDistance));
     }
     if (!(distance < r_max_)) return;
+    if (edges_.sender.size() + 2 > most_edges_) too_many("too many", r_max_, most_edges_);
     add(sender, receiver, shift);
     add(receiver, sender, {-shift[0], -shift[1], -shift[2]});
   }
@@ -292,6 +297,7 @@ class PairSearch {
 
   const Structure& structure_;
   double r_max_;
+  std::size_t most_edges_;
   double search_ = 0;  ///< Pairs within this distance matter.
   double reach_ = 0;   ///< search_ and what rounding may add to it.
   Frame frame_;
@@ -308,6 +314,14 @@ class PairSearch {
 
 }  // namespace
 
-EdgeList find_pairs(const Structure& structure, double r_max) { return PairSearch(structure, r_max).run(); }
+std::size_t most_edges_in_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return std::numeric_limits<std::size_t>::max();
+  return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page) / kBytesPerEdge;
+}
+
+EdgeList find_pairs(const Structure& structure, double r_max, std::size_t most_edges) {
+  return PairSearch(structure, r_max, most_edges).run();
+}
 
 }  // namespace fastpath::graph

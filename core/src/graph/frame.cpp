@@ -130,10 +130,13 @@ Frame make_frame(const std::array<Vec3, 3>& cell, const std::array<bool, 3>& pbc
   for (std::size_t k = 0; k < 3; ++k) {
     if (!pbc[k]) continue;
     const double norm = length(cell[k]);
-    if (!(norm > 0) || !std::isfinite(norm)) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("cell vector {} is ({}, {}, {}), but the structure is periodic along {}", kAxisName[k],
-                              cell[k][0], cell[k][1], cell[k][2], kAxisName[k]));
+    constexpr double kLongest = 1e100;  // the volume of such a cell is still a number
+    if (!(norm > 0) || !(norm < kLongest)) {
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("cell vector {} is ({}, {}, {}), but the structure is periodic along {}: expected a length "
+                      "above 0 and below {}",
+                      kAxisName[k], cell[k][0], cell[k][1], cell[k][2], kAxisName[k], kLongest));
     }
     product *= norm;
   }
