@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "fastpath/error.hpp"
@@ -123,12 +124,13 @@ class Reader {
     std::vector<Property> properties;
     const CommentEntry* lattice = nullptr;
     const CommentEntry* pbc = nullptr;
+    std::set<std::string> keys;
     for (CommentEntry& entry : entries) {
       const std::string key = io::lower(entry.key);
       const bool is_lattice = key == "lattice";
       const bool is_properties = key == "properties";
       if ((is_lattice && lattice != nullptr) || (is_properties && !properties.empty()) ||
-          (key == "pbc" && pbc != nullptr) || frame.find_info(entry.key) != nullptr) {
+          (key == "pbc" && pbc != nullptr) || !keys.insert(entry.key).second) {
         fail(entry.key_at, fmt::format("the key {} is given twice", printable(entry.key)));
       }
       if (is_lattice) {
@@ -206,6 +208,7 @@ class Reader {
       fail(text_at, fmt::format("Properties has {} parts, expected name:type:columns for each", parts.size()));
     }
     std::vector<Property> properties;
+    std::set<std::string_view> names;
     bool has_elements = false;
     bool has_positions = false;
     for (std::size_t i = 0; i < parts.size(); i += 3) {
@@ -215,7 +218,7 @@ class Reader {
       const std::size_t type_at = parts[i + 1].second;
       const auto [width_text, width_at] = parts[i + 2];
       if (name.empty()) fail(name_at, "a property without a name");
-      if (std::any_of(properties.begin(), properties.end(), [&](const auto& p) { return p.column.name == name; })) {
+      if (!names.insert(name).second) {
         fail(name_at, fmt::format("the property {} is given twice", printable(name)));
       }
       if (type != "S" && type != "I" && type != "R" && type != "L") {
