@@ -121,6 +121,7 @@ TEST(SymmetricBasis, HasThePublishedSizesAndSymmetrisesToThePublishedMonomials) 
       const auto index = static_cast<std::size_t>(nu - 1);
       std::int64_t k = 0;
       const std::vector<double> u = u_matrix(row.l_max, row.target, nu, &k);
+      EXPECT_EQ(count_paths(row.l_max, row.target, nu), static_cast<double>(k));
       ASSERT_EQ(k, row.k[index]);
       std::int64_t nonzeros = 0;
       for (const double value : u) nonzeros += std::abs(value) > 1e-12 ? 1 : 0;

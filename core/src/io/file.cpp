@@ -23,7 +23,8 @@ std::string reason(int error) { return std::generic_category().message(error); }
 /// A file descriptor that is closed with its scope.
 class Descriptor {
  public:
-  explicit Descriptor(const std::filesystem::path& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit Descriptor(const std::filesystem::path& path, int flags = 0)
+      : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags)) {
     if (value_ < 0) {
       const int error = errno;
       const bool absent = error == ENOENT || error == ENOTDIR;
@@ -49,15 +50,42 @@ struct stat status_of(int descriptor, const std::filesystem::path& path) {
   return status;
 }
 
+/// For files that must be regular: a pipe is not waited for.
+constexpr int kRegularOnly = O_NONBLOCK | O_NOCTTY;
+
+struct stat regular_status_of(int descriptor, const std::filesystem::path& path) {
+  const struct stat status = status_of(descriptor, path);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorCode::io, fmt::format("{}: is a pipe or a device, expected a regular file", path.string()));
+  }
+  return status;
+}
+
+/// Appends what a descriptor gives until its end, or until there are more than `most` bytes.
+void read_all(int descriptor, const std::filesystem::path& path, std::size_t most, std::string& result) {
+  std::array<char, 65536> chunk;
+  while (result.size() <= most) {
+    const ssize_t count = ::read(descriptor, chunk.data(), chunk.size());
+    if (count == 0) return;
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      throw Error(ErrorCode::io, fmt::format("{}: cannot read: {}", path.string(), reason(errno)));
+    }
+    result.append(chunk.data(), static_cast<std::size_t>(count));
+  }
+}
+
+std::size_t most_text() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  constexpr std::size_t kUnknown = std::size_t{4} << 30;
+  return pages > 0 && page > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(page) / 4 : kUnknown;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file(path);
-  const struct stat status = status_of(file.get(), path);
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorCode::io,
-                fmt::format("{}: is a pipe or a device; only a regular file can be mapped", path.string()));
-  }
+  const Descriptor file(path, kRegularOnly);
+  const struct stat status = regular_status_of(file.get(), path);
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;  // an empty mapping is refused by the system
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
@@ -74,30 +102,46 @@ MappedFile::~MappedFile() {
 std::string read_text(const std::filesystem::path& path) {
   const Descriptor file(path);
   const struct stat status = status_of(file.get(), path);
+  const std::size_t most = most_text();
   std::string result;
+  bool fits = !S_ISREG(status.st_mode) || static_cast<std::size_t>(status.st_size) <= most;
   try {
-    if (S_ISREG(status.st_mode)) result.reserve(static_cast<std::size_t>(status.st_size));
-    std::array<char, 65536> chunk;
-    for (;;) {
-      const ssize_t count = ::read(file.get(), chunk.data(), chunk.size());
-      if (count == 0) return result;
-      if (count < 0) {
-        if (errno == EINTR) continue;
-        throw Error(ErrorCode::io, fmt::format("{}: cannot read: {}", path.string(), reason(errno)));
-      }
-      result.append(chunk.data(), static_cast<std::size_t>(count));
-    }
+    if (fits && S_ISREG(status.st_mode)) result.reserve(static_cast<std::size_t>(status.st_size));
+    if (fits) read_all(file.get(), path, most, result);
+    fits = fits && result.size() <= most;
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::out_of_memory, fmt::format("{}: no memory for its {} bytes", path.string(), status.st_size));
+    const std::size_t had = result.size();
+    std::string().swap(result);
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("{}: no memory for its text, of which {} bytes were read", path.string(), had));
   }
+  if (!fits) {
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("{}: has more than {} bytes, a quarter of this machine's memory", path.string(), most));
+  }
+  return result;
+}
+
+std::string read_small_file(const std::filesystem::path& path, std::size_t most) {
+  const Descriptor file(path, kRegularOnly);
+  (void)regular_status_of(file.get(), path);
+  std::string result;
+  read_all(file.get(), path, most, result);
+  if (result.size() > most) {
+    throw Error(ErrorCode::bad_file, fmt::format("{}: has more than {} bytes", path.string(), most));
+  }
+  return result;
 }
 
 ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(path) {
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(path, ignored)) {
-    std::error_code dangling;
-    std::filesystem::path resolved = std::filesystem::canonical(path, dangling);
-    if (!dangling) target_ = std::move(resolved);
+  // As open() would: through every link to what the last one names, be it there or not.
+  std::error_code status;
+  for (int links = 0; std::filesystem::is_symlink(target_, status); ++links) {
+    constexpr int kMostLinks = 40;
+    const std::filesystem::path next = std::filesystem::read_symlink(target_, status);
+    errno = links == kMostLinks ? ELOOP : status.value();
+    if (errno != 0) fail("cannot follow the symbolic link");
+    target_ = target_.parent_path() / next;
   }
   struct stat existing {};
   const bool exists = ::stat(target_.c_str(), &existing) == 0;

@@ -27,13 +27,18 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Everything a file, pipe or device gives until its end.
+/// Everything a file, pipe or device gives until its end. A device may have none: what is longer than a quarter of this
+/// machine's memory is refused, because what is made of a text takes a few times its size.
 /// @throws Error(not_found), Error(io) or Error(out_of_memory), naming the path.
 std::string read_text(const std::filesystem::path& path);
 
+/// The content of a regular file that is known to be small.
+/// @throws Error(not_found) or Error(io), and Error(bad_file) if it has more than `most` bytes, naming the path.
+std::string read_small_file(const std::filesystem::path& path, std::size_t most);
+
 /// Writes a file that appears under its name whole or not at all: the bytes go to a temporary file in the same
 /// directory, which commit() flushes to the disk and renames. Without commit() nothing is left behind.
-/// A path that names a pipe or a device is written directly; a symbolic link stays and its target is replaced.
+/// A path that names a pipe or a device is written directly; a symbolic link stays and its target is replaced, or made.
 class ReplacingFile {
  public:
   /// @throws Error(io) naming the path.

@@ -306,6 +306,10 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path) {
   }
   const char* text = reinterpret_cast<const char*>(bytes.data()) + kPrefix;
   if (length == 0 || *text != '{') reader.fail("header does not begin with '{'; is it a safetensors file?");
+  // The parser takes a zero byte for the end of the text.
+  if (const void* zero = std::memchr(text, 0, length); zero != nullptr) {
+    reader.fail(fmt::format("header is not JSON: its byte {} is zero", static_cast<const char*>(zero) - text));
+  }
   nlohmann::json::sax_parse(text, text + length, &reader);
 
   const std::span<const std::byte> data = bytes.subspan(kPrefix + length);

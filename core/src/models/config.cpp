@@ -9,11 +9,57 @@
 #include <set>
 
 #include "fastpath/error.hpp"
+#include "io/printable.hpp"
 
 namespace fastpath::models {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Far above what a config.json holds. They bound the recursion of whoever visits a value, and the search for a key.
+constexpr std::size_t kDeepest = 16;
+constexpr std::size_t kMostKeys = 1000;
+constexpr std::size_t kMostProblems = 50;
+
+/// The value of a key as a message may show it.
+std::string shown(const Json& value) {
+  if (value.is_string()) return io::printable(value.get<std::string>());
+  const std::string text = value.dump();
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+/// The document, bounded in depth and in keys. @throws Error(bad_file)
+Json parse_document(const std::string& text, const std::string& name) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name, what));
+  };
+  // The parser takes a zero byte for the end of the text.
+  if (const std::size_t zero = text.find('\0'); zero != std::string::npos) {
+    fail(fmt::format("not JSON: byte {} is zero", zero));
+  }
+  try {
+    std::vector<std::set<std::string>> open;  // keys of the objects being read, to find duplicates
+    return Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
+      if (depth > static_cast<int>(kDeepest)) fail(fmt::format("values are nested more than {} deep", kDeepest));
+      if (event == Json::parse_event_t::object_start) open.emplace_back();
+      if (event == Json::parse_event_t::key) {
+        const auto key = parsed.get<std::string>();
+        if (!open.back().insert(key).second) fail(fmt::format("key {} is given twice", io::printable(key)));
+        if (open.back().size() > kMostKeys) fail(fmt::format("an object has more than {} keys", kMostKeys));
+      }
+      if (event == Json::parse_event_t::object_end) open.pop_back();
+      return true;
+    });
+  } catch (const Json::exception& error) {
+    std::string what = error.what();
+    if (what.starts_with('[')) what.erase(0, std::min(what.find("] "), what.size() - 2) + 2);
+    // It quotes the text it was reading, however long.
+    constexpr std::size_t kLongest = 300;
+    if (what.size() > kLongest) what = fmt::format("{} ... {}", what.substr(0, 60), what.substr(what.size() - 200));
+    fail(fmt::format("not JSON: {}", what));
+  }
+  throw Error(ErrorCode::internal, "a failure that did not throw");
+}
 
 /// Reads keys one by one, remembers what was asked for, and collects every problem.
 class Reader {
@@ -30,9 +76,7 @@ class Reader {
     return nullptr;
   }
   void wrong(const char* key, const Json& found, const char* expected) {
-    std::string text = found.dump();
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
-    problem(fmt::format("key '{}' is {}, expected {}", key, text, expected));
+    problem(fmt::format("key '{}' is {}, expected {}", key, shown(found), expected));
   }
 
   template <class Integer>
@@ -130,9 +174,13 @@ class Reader {
   /// Throws if there was any problem, or a key nobody asked for.
   void finish() {
     for (const auto& [key, value] : json_.items()) {
-      if (!asked_.contains(key)) problem(fmt::format("key '{}' is unknown", key));
+      if (!asked_.contains(key)) problem(fmt::format("key {} is unknown", io::printable(key)));
     }
-    if (!problems_.empty()) throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name_, fmt::join(problems_, "; ")));
+    if (problems_.empty()) return;
+    const std::size_t more = problems_.size() > kMostProblems ? problems_.size() - kMostProblems : 0;
+    problems_.resize(problems_.size() - more);
+    if (more > 0) problems_.push_back(fmt::format("and {} problems more", more));
+    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name_, fmt::join(problems_, "; ")));
   }
   bool good() const { return problems_.empty(); }
 
@@ -152,7 +200,7 @@ sdk::ConvTensorProductConfig read_convolution(const Json& json, Reader& reader, 
   if (!json.is_object()) return fail("expected an object");
   for (const auto& [key, value] : json.items()) {
     if (key != "irreps_in" && key != "irreps_edge" && key != "irreps_out" && key != "instructions") {
-      return fail(fmt::format("key '{}' is unknown", key));
+      return fail(fmt::format("key {} is unknown", io::printable(key)));
     }
   }
   for (const char* key : {"irreps_in", "irreps_edge", "irreps_out"}) {
@@ -193,7 +241,8 @@ void check_consistency(const MaceConfig& c, Reader& reader) {
     reader.problem("key 'atomic_numbers' is empty or names an element twice");
   }
   if (c.hidden.empty() || !(c.hidden[0].ir == sdk::Irrep{0, 1})) {
-    reader.problem(fmt::format("key 'hidden_irreps' is {}, expected it to start with scalars 0e", c.hidden.text()));
+    reader.problem(
+        fmt::format("key 'hidden_irreps' is {}, expected it to start with scalars 0e", io::printable(c.hidden.text())));
     return;
   }
   for (std::size_t i = 0; i < c.hidden.size(); ++i) {
@@ -201,7 +250,7 @@ void check_consistency(const MaceConfig& c, Reader& reader) {
     const int l = static_cast<int>(i);
     if (block.ir.l != l || block.ir.parity != (l % 2 == 0 ? 1 : -1) || block.mul != c.channels() || block.mul == 0) {
       reader.problem(fmt::format("key 'hidden_irreps' is {}, expected equal multiplicities of 0e, 1o, 2e, .. in order",
-                                 c.hidden.text()));
+                                 io::printable(c.hidden.text())));
       return;
     }
   }
@@ -209,14 +258,15 @@ void check_consistency(const MaceConfig& c, Reader& reader) {
     reader.problem(fmt::format("key 'hidden_irreps' has degree {}, above l_max {}", c.hidden.l_max(), c.l_max));
   }
   if (c.mlp.size() != 1 || !(c.mlp[0].ir == sdk::Irrep{0, 1}) || c.mlp[0].mul == 0) {
-    reader.problem(fmt::format("key 'mlp_irreps' is {}, expected scalars such as 16x0e", c.mlp.text()));
+    reader.problem(fmt::format("key 'mlp_irreps' is {}, expected scalars such as 16x0e", io::printable(c.mlp.text())));
   }
   for (std::size_t t = 0; t < c.convolutions.size(); ++t) {
     const auto& conv = c.convolutions[t];
     const sdk::Irreps in = c.irreps_in(static_cast<std::int64_t>(t));
     if (!(conv.in == in) || !(conv.edge == sdk::Irreps::natural(1, c.l_max))) {
-      reader.problem(fmt::format("convolutions[{}] takes {} and {}, the model gives {} and {}", t, conv.in.text(),
-                                 conv.edge.text(), in.text(), sdk::Irreps::natural(1, c.l_max).text()));
+      reader.problem(fmt::format("convolutions[{}] takes {} and {}, the model gives {} and {}", t,
+                                 io::printable(conv.in.text()), io::printable(conv.edge.text()),
+                                 io::printable(in.text()), io::printable(sdk::Irreps::natural(1, c.l_max).text())));
     }
   }
 }
@@ -229,10 +279,10 @@ InteractionKind interaction_kind(const std::string& name) {
   if (name == "RealAgnosticDensityInteractionBlock") return {false, true};
   if (name == "RealAgnosticDensityResidualInteractionBlock") return {true, true};
   throw Error(ErrorCode::bad_file,
-              fmt::format("interaction block '{}' is not supported; supported: RealAgnosticInteractionBlock, "
+              fmt::format("interaction block {} is not supported; supported: RealAgnosticInteractionBlock, "
                           "RealAgnosticResidualInteractionBlock, RealAgnosticDensityInteractionBlock, "
                           "RealAgnosticDensityResidualInteractionBlock",
-                          name));
+                          io::printable(name)));
 }
 
 sdk::Irreps MaceConfig::irreps_in(std::int64_t t) const {
@@ -242,6 +292,24 @@ sdk::Irreps MaceConfig::irreps_in(std::int64_t t) const {
 sdk::Irreps MaceConfig::irreps_out(std::int64_t t) const {
   const bool last = t == num_interactions - 1;
   return last && !keep_last_layer_irreps ? sdk::Irreps::natural(channels(), 0) : hidden;
+}
+
+double MaceConfig::fewest_parameters() const {
+  const auto real = [](auto value) { return static_cast<double>(value); };
+  double total = real(n_species()) * real(channels());
+  for (const auto& convolution : convolutions) {
+    double width = real(num_bessel);
+    for (const std::int64_t next : radial_mlp) {
+      total += width * real(next);
+      width = real(next);
+    }
+    total += width * real(convolution.weight_numel());
+    // linear_up, linear, the linear after the contraction: at least the scalars of each.
+    total += 3 * real(channels()) * real(channels());
+  }
+  const double hidden_readout = real(heads.size()) * real(mlp[0].mul);
+  if (num_interactions > 1) total += hidden_readout * (real(channels()) + real(heads.size()));
+  return total;
 }
 
 sdk::ConvTensorProductConfig mace_convolution(const sdk::Irreps& in, int l_max, const sdk::Irreps& target) {
@@ -273,23 +341,7 @@ sdk::ConvTensorProductConfig mace_convolution(const sdk::Irreps& in, int l_max, 
 }
 
 MaceConfig MaceConfig::parse(const std::string& text, const std::string& name) {
-  Json json;
-  try {
-    std::vector<std::set<std::string>> open;  // keys of the objects being read, to find duplicates
-    std::string duplicate;
-    json = Json::parse(text, [&](int, Json::parse_event_t event, Json& parsed) {
-      if (event == Json::parse_event_t::object_start) open.emplace_back();
-      if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
-        duplicate = parsed.get<std::string>();
-      }
-      if (event == Json::parse_event_t::object_end) open.pop_back();
-      return true;
-    });
-    if (!duplicate.empty())
-      throw Error(ErrorCode::bad_file, fmt::format("{}: key '{}' is given twice", name, duplicate));
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name, error.what()));
-  }
+  const Json json = parse_document(text, name);
   if (!json.is_object()) throw Error(ErrorCode::bad_file, fmt::format("{}: not a JSON object", name));
 
   Reader reader(json, name);

@@ -50,6 +50,8 @@ struct MaceConfig {
   /// Irreps of messages: channels x (0..l_max).
   sdk::Irreps message() const { return sdk::Irreps::natural(channels(), l_max); }
   const std::string& block(std::int64_t t) const { return t == 0 ? interaction_first : interaction; }
+  /// A lower bound of the number of parameters, as a double because it may be beyond any integer.
+  double fewest_parameters() const;
 
   /// Reads and checks everything. @param name  Stands for the file in messages.
   /// @throws Error(bad_file) listing every unknown key, missing key, wrong type and inconsistent value.

@@ -51,6 +51,13 @@ sdk::IrrepsLinearConfig linear(Irreps in, Irreps out, double scale = 1.0) {
   return {std::move(in), std::move(out), false, scale};
 }
 
+/// K of a tensor U that a checkpoint lacks or has in another shape, as the weights beside it say.
+std::int64_t paths_by_weights(const StateDict& state, const std::string& prefix, int nu, int correlation) {
+  const std::string name = nu == correlation ? "weights_max" : fmt::format("weights.{}", correlation - 1 - nu);
+  const Tensor* weights = state.find(fmt::format("{}.{}", prefix, name));
+  return weights != nullptr && weights->rank() == 3 && weights->numel() > 0 ? weights->size(1) : 0;
+}
+
 /// The tensors U of one target: from a checkpoint where it has fitting ones, otherwise the full basis of new models.
 std::vector<Tensor> basis(const StateDict* state, const std::string& prefix, int l_max, int degree, int correlation) {
   std::vector<Tensor> result;
@@ -64,6 +71,15 @@ std::vector<Tensor> basis(const StateDict* state, const std::string& prefix, int
         std::equal(shape.begin(), shape.end(), stored->shape().begin())) {
       shape.push_back(stored->size(-1));
       result.push_back(Tensor::zeros(shape, DType::float64));  // load_state_dict fills it
+      continue;
+    }
+    if (state != nullptr) {
+      // load_state_dict will refuse the checkpoint and list the tensor; until then it takes no memory and no time.
+      static double zero = 0;
+      shape.push_back(paths_by_weights(*state, prefix, nu, correlation));
+      Shape strides(shape.size(), 0);
+      result.push_back(
+          Tensor::wrap(&zero, std::move(shape), std::move(strides), DType::float64, Device::cpu(), nullptr));
       continue;
     }
     std::int64_t n_paths = 0;
@@ -96,6 +112,19 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 }  // namespace
+
+double basis_size(const MaceConfig& config) {
+  double total = 0;
+  const double dim = static_cast<double>(config.l_max + 1) * static_cast<double>(config.l_max + 1);
+  for (std::int64_t t = 0; t < config.num_interactions; ++t) {
+    for (const sdk::IrrepsBlock& target : config.irreps_out(t)) {
+      for (int nu = 1; nu <= config.correlation[static_cast<std::size_t>(t)]; ++nu) {
+        total += ops::count_paths(config.l_max, target.ir.l, nu) * target.ir.dim() * std::pow(dim, nu);
+      }
+    }
+  }
+  return total;
+}
 
 /// A program and what runs it; one for plain evaluations, one for those with a ghost exchange.
 struct MaceModel::Runner {

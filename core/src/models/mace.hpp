@@ -12,6 +12,9 @@
 
 namespace fastpath::models {
 
+/// Elements of all coupling tensors U of a new model, as a double because it may be beyond any integer.
+double basis_size(const MaceConfig& config);
+
 /// ScaleShiftMACE, operators.md 3: the module tree with the names of MACE's own checkpoints, and the program over it.
 class MaceModel : public Model {
  public:

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 
 #include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/safetensors.hpp"
+#include "io/file.hpp"
 #include "models/mace.hpp"
 
 namespace fastpath {
@@ -21,18 +21,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path.string()));
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: reading failed", path.string()));
-  return text.str();
+constexpr std::size_t kLargestConfig = std::size_t{16} << 20;
+constexpr std::size_t kMostNames = 20;  // that one message lists
+
+/// What a path names; "there is nothing" is an answer. @throws Error(io) if the system does not say.
+fs::file_type type_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) {
+    throw Error(ErrorCode::io, fmt::format("{}: cannot be examined: {}", path.string(), error.message()));
+  }
+  return status.type();
 }
 
 fs::path hub_directory() {
   if (const char* hub = std::getenv("FASTPATH_HUB"); hub != nullptr && *hub != '\0') return hub;
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0')
+  // The base directory specification says that a relative value is invalid and must be ignored.
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && fs::path(data).is_absolute())
     return fs::path(data) / "fastpath/models";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
     return fs::path(home) / ".local/share/fastpath/models";
@@ -41,11 +46,10 @@ fs::path hub_directory() {
 
 /// The folder that a path or a hub name means.
 fs::path find_model(const fs::path& name) {
-  std::error_code ignored;
-  if (fs::is_directory(name, ignored)) return name;
+  if (type_of(name) == fs::file_type::directory) return name;
   const fs::path hub = hub_directory();
   const bool plain = name.has_filename() && !name.has_parent_path() && name != "." && name != "..";
-  if (plain && !hub.empty() && fs::is_directory(hub / name, ignored)) return hub / name;
+  if (plain && !hub.empty() && type_of(hub / name) == fs::file_type::directory) return hub / name;
   throw Error(ErrorCode::not_found,
               fmt::format("model '{}': no such folder{}", name.string(),
                           plain && !hub.empty() ? fmt::format(", and no model of this name in {}", hub.string()) : ""));
@@ -53,7 +57,12 @@ fs::path find_model(const fs::path& name) {
 
 bool strict_environment() {
   const char* value = std::getenv("FASTPATH_STRICT");
-  return value != nullptr && std::string_view(value) == "1";
+  const std::string_view word = value != nullptr ? value : "";
+  if (word != "" && word != "0" && word != "1") {
+    // Whoever sets it means something: results must not silently come from another path than was asked for.
+    throw Error(ErrorCode::invalid_argument, fmt::format("FASTPATH_STRICT is '{}', expected 1 or 0", word));
+  }
+  return word == "1";
 }
 
 /// Stored dtypes: floating tensors as config.json says; reference energies may be kept in float64.
@@ -83,6 +92,7 @@ void check_agreement(const StateDict& state, const models::MaceConfig& config, c
   };
   // A checkpoint in float32 has rounded them.
   compare("r_max", config.r_max, 1e-6);
+  compare("radial_embedding.bessel_fn.r_max", config.r_max, 1e-6);
   compare("radial_embedding.cutoff_fn.r_max", config.r_max, 1e-6);
   compare("radial_embedding.cutoff_fn.p", config.polynomial_cutoff_p, 0);
   compare("num_interactions", static_cast<double>(config.num_interactions), 0);
@@ -111,9 +121,52 @@ StateDict with_scalars(const StateDict& state, const StateDict& own) {
   return result;
 }
 
+template <class T>
+bool all_finite(const Tensor& tensor) {
+  const Tensor packed = tensor.contiguous();
+  const auto values = packed.span<T>();
+  return std::all_of(values.begin(), values.end(), [](T value) { return std::isfinite(value); });
+}
+
+/// A weight that is not a number may vanish from a result instead of spoiling it, so that nobody would notice.
+void check_finite(const StateDict& state, const std::string& file) {
+  std::vector<std::string> wrong;
+  std::size_t count = 0;
+  for (const auto& [name, tensor] : state) {
+    const bool good = tensor.dtype() == DType::float64   ? all_finite<double>(tensor)
+                      : tensor.dtype() == DType::float32 ? all_finite<float>(tensor)
+                                                         : true;
+    if (!good && ++count <= kMostNames) wrong.push_back(name);
+  }
+  if (count == 0) return;
+  throw Error(ErrorCode::bad_file, fmt::format("{}: values that are not finite in {}{}", file, fmt::join(wrong, ", "),
+                                               count > kMostNames ? ", ..." : ""));
+}
+
+/// A config that means a far larger model than the file holds is refused before memory is taken for it.
+void check_size(const StateDict& state, const models::MaceConfig& config, const std::string& file) {
+  double values = 0;
+  for (const auto& [name, tensor] : state) values += static_cast<double>(tensor.numel());
+  const double least = config.fewest_parameters();
+  constexpr double kSmall = 1e6;
+  if (least > kSmall && least > 4 * values) {
+    throw Error(ErrorCode::bad_file, fmt::format("{}: has {} values, config.json describes a model of at least {:.3g}",
+                                                 file, values, least));
+  }
+}
+
 std::uint64_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
+}
+
+/// The name in a frame's head=. A head may be named by a number, which a reader of the frame takes for one.
+std::string head_name(const Values& values) {
+  if (count(values) == 1) {
+    if (const auto* words = std::get_if<std::vector<std::string>>(&values)) return words->front();
+    if (const auto* numbers = std::get_if<std::vector<std::int64_t>>(&values)) return std::to_string(numbers->front());
+  }
+  throw Error(ErrorCode::invalid_argument, "head= of the structure is not one name");
 }
 
 void require_finite(const Tensor& tensor, const char* what) {
@@ -146,13 +199,13 @@ std::shared_ptr<Model> Model::load(const fs::path& name) {
   const fs::path directory = find_model(name);
   const fs::path config_path = directory / "config.json", tensor_path = directory / "model.safetensors";
   for (const fs::path& path : {config_path, tensor_path}) {
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) {
+    if (type_of(path) == fs::file_type::not_found) {
       throw Error(ErrorCode::not_found,
                   fmt::format("model folder {} has no {}", directory.string(), path.filename().string()));
     }
   }
-  const models::MaceConfig config = models::MaceConfig::parse(read_text(config_path), config_path.string());
+  const models::MaceConfig config =
+      models::MaceConfig::parse(io::read_small_file(config_path, kLargestConfig), config_path.string());
   const SafetensorsFile file = read_safetensors(tensor_path);
   StateDict state;
   for (const auto& [tensor_name, tensor] : file.tensors) {
@@ -160,21 +213,33 @@ std::shared_ptr<Model> Model::load(const fs::path& name) {
   }
   check_dtypes(state, config.dtype, tensor_path.string());
   check_agreement(state, config, tensor_path.string());
-  auto model = std::make_shared<models::MaceModel>(config, &state);
+  check_size(state, config, tensor_path.string());
   try {
+    auto model = std::make_shared<models::MaceModel>(config, &state);
     model->load_state_dict(with_scalars(state, model->state_dict()));
+    check_finite(state, tensor_path.string());
+    return model;
   } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
     throw Error(ErrorCode::bad_file, fmt::format("{}: {}", tensor_path.string(), error.what()));
   }
-  return model;
 }
 
 std::shared_ptr<Model> Model::create(const std::string& config, std::uint64_t seed) {
-  auto model = std::make_shared<models::MaceModel>(models::MaceConfig::parse(config, "config"), nullptr);
-  if (model->config().reduced_cg) {
+  models::MaceConfig parsed = models::MaceConfig::parse(config, "config");
+  if (parsed.reduced_cg) {
     throw Error(ErrorCode::unsupported,
                 "reduced_cg is true: new models have the full basis; a reduced one comes with a checkpoint");
   }
+  // Each parameter once more while it is written; each basis twice more while it is made.
+  const double need = 8 * (2 * parsed.fewest_parameters() + 3 * models::basis_size(parsed));
+  const auto memory = static_cast<double>(physical_memory());
+  if (memory > 0 && need > memory) {
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("a model of this config needs at least {:.3g} bytes to be made, this machine has {:.3g}",
+                            need, memory));
+  }
+  auto model = std::make_shared<models::MaceModel>(std::move(parsed), nullptr);
   model->initialize(seed);
   return model;
 }
@@ -214,7 +279,15 @@ void Model::save(const fs::path& directory) const {
     fs::rename(temporary, target);
   } catch (const fs::filesystem_error& error) {
     clean_up();
-    throw Error(ErrorCode::io, fmt::format("{}: {}", directory.string(), error.what()));
+    throw Error(ErrorCode::io, fmt::format("{}: cannot be made: {}", directory.string(), error.code().message()));
+  } catch (const Error& error) {
+    clean_up();
+    // The folder that was asked for, not the one on the way to it.
+    std::string text = error.what();
+    if (const std::size_t at = text.find(temporary.string()); at != std::string::npos) {
+      text.replace(at, temporary.string().size(), directory.string());
+    }
+    throw Error(error.code(), text);
   } catch (...) {
     clean_up();
     throw;
@@ -294,7 +367,10 @@ EvaluationResult Model::evaluate(const Graph& graph, const EvaluateOptions& opti
     }
   }
   EvaluationResult result = run(graph, used);
-  if (!std::isfinite(result.energy)) require_finite(result.node_energies, "energy");
+  if (!std::isfinite(result.energy)) {
+    require_finite(result.node_energies, "energy");
+    throw Error(ErrorCode::numerics, "the sum of the node energies is not finite");
+  }
   require_finite(result.forces, "force");
   return result;
 }
@@ -302,10 +378,7 @@ EvaluationResult Model::evaluate(const Graph& graph, const EvaluateOptions& opti
 EvaluationResult Model::evaluate(const Structure& structure, const EvaluateOptions& options) {
   EvaluateOptions used = options;
   if (used.head.empty()) {
-    for (const auto& [key, values] : structure.info) {
-      const auto* words = std::get_if<std::vector<std::string>>(&values);
-      if (key == "head" && words != nullptr && words->size() == 1) used.head = words->front();
-    }
+    if (const Values* head = structure.find_info("head")) used.head = head_name(*head);
   }
   const auto start = std::chrono::steady_clock::now();
   const Graph graph = Graph::from_structure(structure, r_max());

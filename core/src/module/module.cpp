@@ -8,6 +8,7 @@
 #include <set>
 
 #include "fastpath/error.hpp"
+#include "io/printable.hpp"
 
 namespace fastpath {
 namespace {
@@ -210,7 +211,15 @@ void Module::load_state_dict(const StateDict& state, Strictness strictness) {
   });
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : state) {
-    if (!own.contains(name)) unexpected.push_back(name);
+    if (own.contains(name)) continue;
+    // The names of a file may be of any kind, length and number.
+    constexpr std::size_t kLongest = 100, kMost = 1000;
+    if (unexpected.size() == kMost) unexpected.push_back("...");
+    if (unexpected.size() > kMost) break;
+    const bool plain = name.size() <= kLongest && std::all_of(name.begin(), name.end(), [](char c) {
+                         return static_cast<unsigned char>(c) > 0x20 && c != 0x7f;
+                       });
+    unexpected.push_back(plain ? name : io::printable(name));
   }
   if (strictness == Strictness::lenient) {
     missing.clear();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -47,7 +48,33 @@ Intermediate couple(const Intermediate& left, int l, int l_out, std::int64_t dim
   return result;
 }
 
+/// True if an irrep that `step` of `nu` inputs couple to is kept on the way to the target.
+bool is_kept(sdk::Irrep ir, sdk::Irrep target, int l_max, int nu, int step) {
+  if (nu == 4 && (ir.parity != natural_parity(ir.l) || ir.l > 11)) return false;
+  if (std::abs(ir.l - target.l) > (nu - step) * l_max) return false;  // cannot reach the target any more
+  return step < nu || ir.parity == target.parity;
+}
+
 }  // namespace
+
+double count_paths(int l_max, int target_l, int nu) {
+  const sdk::Irrep target{target_l, natural_parity(target_l)};
+  std::map<sdk::Irrep, double> ways;
+  for (int l = 0; l <= l_max; ++l) ways[{l, natural_parity(l)}] = 1;
+  for (int step = 2; step <= nu; ++step) {
+    std::map<sdk::Irrep, double> next;
+    for (const auto& [ir, count] : ways) {
+      for (int l = 0; l <= l_max; ++l) {
+        for (int l_out = std::abs(ir.l - l); l_out <= ir.l + l; ++l_out) {
+          const sdk::Irrep out{l_out, ir.parity * natural_parity(l)};
+          if (is_kept(out, target, l_max, nu, step)) next[out] += count;
+        }
+      }
+    }
+    ways = std::move(next);
+  }
+  return ways.count(target) > 0 ? ways.at(target) : 0.0;
+}
 
 std::vector<double> u_matrix(int l_max, int target_l, int nu, std::int64_t* n_paths) {
   if (l_max < 0 || target_l < 0 || nu < 1 || nu > 4) {
@@ -70,9 +97,7 @@ std::vector<double> u_matrix(int l_max, int target_l, int nu, std::int64_t* n_pa
       for (int l = 0; l <= l_max; ++l) {
         for (int l_out = std::abs(left.ir.l - l); l_out <= left.ir.l + l; ++l_out) {
           const int parity = left.ir.parity * natural_parity(l);
-          if (nu == 4 && (parity != natural_parity(l_out) || l_out > 11)) continue;
-          if (std::abs(l_out - target_l) > (nu - step) * l_max) continue;  // cannot reach the target any more
-          if (step == nu && parity != target.parity) continue;
+          if (!is_kept({l_out, parity}, target, l_max, nu, step)) continue;
           next.push_back(couple(left, l, l_out, dim, volume));
         }
       }

@@ -14,4 +14,7 @@ namespace fastpath::ops {
 /// @throws fastpath::Error(invalid_argument) for a degree below 0 or nu out of range.
 std::vector<double> u_matrix(int l_max, int target_l, int nu, std::int64_t* n_paths);
 
+/// K of u_matrix(), without making it: for a large l_max the basis does not fit into any memory.
+double count_paths(int l_max, int target_l, int nu);
+
 }  // namespace fastpath::ops

@@ -96,7 +96,11 @@ inline Irreps Irreps::parse(std::string_view text) {
     if (c != ' ') packed += c;
   }
   const auto fail = [&](std::string_view part) {
-    throw ConfigError("irreps '" + std::string(text) + "': cannot read '" + std::string(part) +
+    const auto shown = [](std::string_view whole) {
+      constexpr std::size_t kLongest = 60;
+      return std::string(whole.substr(0, kLongest)) + (whole.size() > kLongest ? "..." : "");
+    };
+    throw ConfigError("irreps '" + shown(text) + "': cannot read '" + shown(part) +
                       "', expected multiplicity x degree and parity, as in 8x0e+8x1o");
   };
   std::vector<IrrepsBlock> blocks;
