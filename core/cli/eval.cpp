@@ -1,7 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <new>
@@ -9,6 +12,7 @@
 #include "command_line.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "held_signals.hpp"
 #include "json.hpp"
 #include "model_options.hpp"
 #include "table.hpp"
@@ -151,6 +155,29 @@ void print_table(const std::vector<Frame>& frames) {
   print(table.text());
 }
 
+/// Finds out before the work, not after it, that the results cannot be written.
+void check_output(const std::filesystem::path& output, const CommandLine& line) {
+  namespace fs = std::filesystem;
+  const fs::path parent = output.has_parent_path() ? output.parent_path() : ".";
+  std::error_code error;
+  const fs::file_status folder = fs::status(parent, error);
+  if (!fs::status_known(folder)) {
+    throw Error(ErrorCode::io, fmt::format("--output: {}: {}", parent.string(), error.message()));
+  }
+  if (!fs::is_directory(folder)) {
+    throw Error(ErrorCode::not_found, fmt::format("--output: there is no directory {}", parent.string()));
+  }
+  const fs::file_status file = fs::status(output, error);
+  if (fs::is_directory(file)) line.fail(fmt::format("--output: {} is a directory", output.string()));
+  // A new file is made beside the old one; a link may lead elsewhere, and a device is written itself.
+  const bool beside =
+      !fs::is_symlink(fs::symlink_status(output, error)) && (fs::is_regular_file(file) || !fs::exists(file));
+  if (beside && ::access(parent.c_str(), W_OK | X_OK) != 0) {
+    throw Error(ErrorCode::io,
+                fmt::format("--output: cannot make a file in {}: {}", parent.string(), std::strerror(errno)));
+  }
+}
+
 void report_fallbacks(const std::vector<Frame>& frames) {
   for (const Frame& frame : frames) {
     for (const Decision& decision : frame.result.selection.decisions) {
@@ -184,16 +211,8 @@ int run_eval(const Arguments& arguments) {
   if (files.empty()) line.fail("no structure file was given");
   const std::filesystem::path output = line.text("output");
   if (line.given("output")) {
-    // Found out before the work, not after it.
     if (output.empty()) line.fail("--output: the file's name is empty");
-    std::error_code ignored;
-    const std::filesystem::path parent = output.has_parent_path() ? output.parent_path() : ".";
-    if (!std::filesystem::is_directory(parent, ignored)) {
-      throw Error(ErrorCode::not_found, fmt::format("--output: there is no directory {}", parent.string()));
-    }
-    if (std::filesystem::is_directory(output, ignored)) {
-      line.fail(fmt::format("--output: {} is a directory", output.string()));
-    }
+    check_output(output, line);
   }
 
   ModelSetup setup = load_model(line);
@@ -215,7 +234,10 @@ int run_eval(const Arguments& arguments) {
                {"use_fast", std::string(to_string(setup.use_fast))},
                {"frames", Json::array()}};
   for (const Frame& frame : frames) json["frames"].push_back(json_of(frame));
-  if (line.given("output")) write_results(frames, output);
+  if (line.given("output")) {
+    const HeldSignals held;
+    write_results(frames, output);
+  }
   if (line.get<bool>("json")) {
     print_json(json, Layout::compact);
   } else {

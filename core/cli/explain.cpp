@@ -30,7 +30,7 @@ std::vector<PluginInfo> missing_help(Context& context, const Device& device) {
 
 std::string indented(const std::string& text, std::size_t indent) {
   std::string result;
-  for (const std::string& line : wrap(text, static_cast<std::size_t>(terminal_width()) - indent)) {
+  for (const std::string& line : wrap(one_line(text), static_cast<std::size_t>(terminal_width()) - indent)) {
     result += std::string(indent, ' ') + line + "\n";
   }
   return result;
@@ -125,8 +125,9 @@ int run_explain(const Arguments& arguments) {
     return 0;
   }
 
-  print(fmt::format("{} on {} in {}, use_fast {}, {} edges\n\n", line.text("model"), to_string(setup.options.device),
-                    to_string(setup.options.dtype), to_string(setup.use_fast), size.n_edges));
+  print(fmt::format("{} on {} in {}, use_fast {}, {} edges\n\n", one_line(line.text("model")),
+                    to_string(setup.options.device), to_string(setup.options.dtype), to_string(setup.use_fast),
+                    size.n_edges));
   print_table(selection.decisions);
   if (line.get<bool>("verbose")) print_details(selection.decisions);
   if (!others.empty()) {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -7,6 +9,7 @@
 #include "command_line.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/model.hpp"
+#include "held_signals.hpp"
 #include "json.hpp"
 #include "terminal.hpp"
 
@@ -16,10 +19,14 @@ namespace {
 
 std::string read_config(const std::filesystem::path& path) {
   std::error_code status;
-  if (!std::filesystem::exists(path, status)) {
-    throw Error(ErrorCode::not_found, fmt::format("{}: there is no such file", path.string()));
+  const std::filesystem::file_status found = std::filesystem::status(path, status);
+  if (!std::filesystem::exists(found)) {
+    if (found.type() == std::filesystem::file_type::not_found) {
+      throw Error(ErrorCode::not_found, fmt::format("{}: there is no such file", path.string()));
+    }
+    throw Error(ErrorCode::io, fmt::format("{}: cannot be examined: {}", path.string(), status.message()));
   }
-  if (!std::filesystem::is_regular_file(path, status)) {
+  if (!std::filesystem::is_regular_file(found)) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: is not a regular file", path.string()));
   }
   constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
@@ -28,9 +35,10 @@ std::string read_config(const std::filesystem::path& path) {
     throw Error(ErrorCode::bad_file,
                 fmt::format("{}: has {} bytes, a config.json has at most {}", path.string(), size, kLargest));
   }
+  errno = 0;
   std::ifstream in(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(in), {});
-  if (!in) throw Error(ErrorCode::io, fmt::format("{}: cannot be read", path.string()));
+  if (!in) throw Error(ErrorCode::io, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
   return text;
 }
 
@@ -65,11 +73,14 @@ int run_hub_create(const Arguments& arguments) {
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", configs[0], error.what()));
   }
-  model->save(output);
+  {
+    const HeldSignals held;
+    model->save(output);
+  }
   if (line.get<bool>("json")) {
     print_json({{"directory", output}, {"seed", seed}, {"parameters", model->parameter_count()}}, Layout::indented);
   } else {
-    print(fmt::format("{}: a {} model with {} parameters drawn from seed {}, not trained\n", output,
+    print(fmt::format("{}: a {} model with {} parameters drawn from seed {}, not trained\n", one_line(output),
                       model->architecture(), model->parameter_count(), seed));
   }
   return 0;

@@ -41,8 +41,8 @@ void print_table(const std::vector<SearchDirectory>& directories, const std::vec
   print("Search path, first match wins:\n");
   for (const SearchDirectory& directory : directories) {
     const bool searched = directory.reason.code == ReasonCode::usable;
-    print(fmt::format("  {} ({}{}{})\n", directory.path.string(), directory.source, searched ? "" : "; ",
-                      searched ? "" : directory.reason.text));
+    print(fmt::format("  {} ({}{}{})\n", one_line(directory.path.string()), directory.source, searched ? "" : "; ",
+                      searched ? "" : one_line(directory.reason.text)));
   }
   print("\n");
   if (plugins.empty()) {

@@ -38,7 +38,10 @@ RegistryOptions registry_options(const CommandLine& line) {
   RegistryOptions options;
   for (const std::string& path : line.list("plugin-path")) {
     if (path.empty()) line.fail("--plugin-path: the directory's name is empty");
-    options.search_paths.push_back(std::filesystem::absolute(path).lexically_normal());
+    std::error_code error;
+    const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+    if (error) throw Error(ErrorCode::io, fmt::format("--plugin-path: {}: {}", path, error.message()));
+    options.search_paths.push_back(absolute.lexically_normal());
   }
   if (line.given("enable")) options.enable = line.list("enable");
   options.disable = line.list("disable");
@@ -72,6 +75,7 @@ ModelSetup load_model(const CommandLine& line) {
   }
   setup.options.require_fast = line.get<bool>("strict");
   setup.options.head = line.text("head");
+  if (line.given("head") && setup.options.head.empty()) line.fail("--head: the name is empty");
   if (line.given("threads")) {
     const std::uint64_t threads = line.number("threads");
     constexpr std::uint64_t kMost = 4096;

@@ -52,7 +52,10 @@ void Table::column(std::string title, Align align, std::size_t narrowest) {
   columns_.push_back({std::move(title), align, narrowest});
 }
 
-void Table::row(std::vector<Cell> cells) { rows_.push_back(std::move(cells)); }
+void Table::row(std::vector<Cell> cells) {
+  for (Cell& cell : cells) cell.text = one_line(cell.text);
+  rows_.push_back(std::move(cells));
+}
 
 std::vector<std::size_t> Table::widths(std::size_t available) const {
   std::vector<std::size_t> result;

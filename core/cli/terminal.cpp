@@ -26,7 +26,7 @@ namespace {
 std::size_t printable_length(std::string_view text) {
   const auto byte = [&text](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned first = byte(0);
-  if (first < 0x80) return (first >= 0x20 && first != 0x7f) || first == '\n' ? 1 : 0;
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
   const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
   if (first < 0xc2 || first > 0xf4) return 0;
   for (std::size_t i = 1; i < length; ++i) {
@@ -57,9 +57,8 @@ void finish_output() {
   if (std::fflush(stdout) != 0) output_failed(errno);
 }
 
-void print_error(std::string_view kind, std::string_view text) {
-  // Texts quote files and arguments: what would move the cursor, or is no text, is written as an escape.
-  std::string line = fmt::format("fastpath: {}: ", kind);
+std::string one_line(std::string_view text) {
+  std::string line;
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = printable_length(text.substr(i));
     if (length > 0) {
@@ -69,7 +68,11 @@ void print_error(std::string_view kind, std::string_view text) {
     }
     i += std::max<std::size_t>(length, 1);
   }
-  line += '\n';
+  return line;
+}
+
+void print_error(std::string_view kind, std::string_view text) {
+  const std::string line = fmt::format("fastpath: {}: {}\n", kind, one_line(text));
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

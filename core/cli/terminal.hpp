@@ -13,6 +13,10 @@ void print(std::string_view text);
 /// Writes out what is buffered. @throws as print().
 void finish_output();
 
+/// A text that may hold anything (a path, what a file or a plugin says of itself) as one line: what would end the line
+/// or move the cursor, or is no UTF-8, is written as an escape such as \\x1b.
+std::string one_line(std::string_view text);
+
 /// A line on standard error, prefixed with the program's name: "fastpath: error: ...".
 void print_error(std::string_view kind, std::string_view text);
 

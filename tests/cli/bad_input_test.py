@@ -1,5 +1,6 @@
 """Every kind of broken input gives one clear error, the documented exit code, and writes nothing."""
 import json
+import os
 import struct
 
 import support
@@ -77,6 +78,40 @@ class BadStructure(support.ProgramTest):
         self.fail_with("invalid_argument", "eval", "--model", support.MODEL, "--head", "mp_pbe", WATER,
                        naming=["mp_pbe", "default"])
 
+    def testAFrameWhoseHeadIsNoHeadOfTheModel(self):
+        # A number or a truth value is a name too, or an error; never "none was given".
+        for head in ("foo", "1", "[a,b]", '"1 2"', "T", "1.5"):
+            with self.subTest(head=head):
+                self.refuse("invalid_argument", MOLECULE.replace("Properties=", f"head={head} Properties="), "head")
+        self.fail_with("invalid_argument", "eval", "--model", support.MODEL, "--head", "", WATER, naming=["--head"])
+
+    def testACellTooLongToHaveAVolume(self):
+        for length in ("1e150", "1e300"):
+            cell = f'Lattice="{length} 0 0 0 {length} 0 0 0 {length}" Properties='
+            self.refuse("invalid_argument", MOLECULE.replace("Properties=", cell), "cell vector a", "length")
+
+    def testATextWithoutEndIsRefusedBeforeTheMemoryIs(self):
+        result = self.with_memory(512 << 20, "eval", "--model", support.MODEL, "/dev/zero")
+        self.assertEqual((result.status, result.out), (8, ""), result.err)
+        self.assertRegex(result.err, r"^fastpath: error: /dev/zero: no memory for its text, of which \d{8,} bytes")
+
+    def testFilesThatMayNotBeRead(self):
+        arguments = ["eval", "--model", support.MODEL]
+        hidden = self.file("hidden/in.xyz", MOLECULE)
+        self.file("in.xyz", MOLECULE).chmod(0)
+        hidden.parent.chmod(0)
+        self.addCleanup(hidden.parent.chmod, 0o700)
+        for file in ("in.xyz", hidden):
+            self.fail_unprivileged("io", *arguments, file, naming=[file, "Permission denied"])
+        self.fail_unprivileged("io", *arguments, "--output", self.folder / "hidden" / "out.xyz", WATER,
+                               naming=["Permission denied"])
+
+    def testNamesOfFilesCannotBreakTheMessage(self):
+        for name in ("a\nsecond line", "\x1b[31mred", b"\xff".decode(errors="surrogateescape")):
+            with self.subTest(name=name):
+                result = self.fail_with("not_found", "eval", "--model", support.MODEL, name, naming=["\\x"])
+                self.assertTrue(result.err.rstrip("\n").isprintable(), result.err)
+
     def testADeviceThatIsNotThere(self):
         self.fail_with("invalid_argument", "eval", "--model", support.MODEL, "--device", "cuda:0", "--use-fast",
                        "false", WATER, naming=["cuda:0", "CPU"])
@@ -114,6 +149,73 @@ class BadModel(support.ProgramTest):
             self.refuse("bad_file", model, "config.json")
         self.file("model/config.json", "[" * 100000)
         self.refuse("bad_file", model, "config.json")
+
+    def testConfigThatIsNoSmallRegularFile(self):
+        model = self.copy_of_model()
+        for name in ("config.json", "model.safetensors"):
+            whole = (model / name).read_bytes()
+            (model / name).unlink()
+            (model / name).mkdir()
+            self.refuse("io", model, name, "directory")
+            (model / name).rmdir()
+            os.mkfifo(model / name)
+            self.refuse("io", model, name, "pipe")
+            (model / name).unlink()
+            (model / name).symlink_to("/dev/zero")
+            self.refuse("io", model, name, "device")
+            (model / name).unlink()
+            (model / name).write_bytes(whole)
+        with (model / "config.json").open("ab") as file:
+            file.truncate(1 << 30)
+        self.refuse("bad_file", model, "config.json", "more than")
+
+    def testFilesOfAModelThatMayNotBeRead(self):
+        model = self.copy_of_model()
+        for path in (model / "config.json", model / "model.safetensors", model):
+            path.chmod(0)
+            self.fail_unprivileged("io", "eval", "--model", model, WATER, naming=[path, "Permission denied"])
+            path.chmod(0o755)
+        self.env["FASTPATH_HUB"] = str(self.folder / "hub")
+        (self.folder / "hub").mkdir(mode=0)
+        self.fail_unprivileged("io", "eval", "--model", "water", WATER, naming=["hub/water", "Permission denied"])
+
+    def testConfigThatIsDeepLongOrGoesOnBehindAZero(self):
+        model = self.copy_of_model()
+        whole = (support.MODEL / "config.json").read_text()
+        deep = "[" * 200000 + "]" * 200000
+        objects = '{"a":' * 200000 + "1" + "}" * 200000
+        keys = ",".join(f'"k{i}":{i}' for i in range(50000))
+        cases = {
+            "deep value": (whole.replace('"r_max": 5.0', f'"r_max": {deep}'), "nested"),
+            "deep object": (whole.replace('"r_max": 5.0', f'"r_max": {objects}'), "nested"),
+            "deep unknown key": (whole.replace('"r_max"', f'"x": {deep}, "r_max"'), "nested"),
+            "many keys": (whole.replace('"format"', f'{keys}, "format"', 1), "keys"),
+            "behind a zero": (whole + "\0garbage", "zero"),
+            "long text": (whole.replace('"silu"', '"' + "x" * 1000000 + '"'), "gate"),
+            "long block": (whole.replace('"RealAgnosticInteractionBlock"', '"' + "x" * 1000000 + '"'), "interaction"),
+            "long irreps": (whole.replace('"8x0e+8x1o"', '"' + "8x0e+" * 100000 + '"', 1), "hidden_irreps"),
+            "text that is no JSON": (whole.replace('"silu"', '"silu' + "x" * 1000000), "JSON"),
+        }
+        for what, (content, naming) in cases.items():
+            with self.subTest(what=what):
+                self.assertNotEqual(content, whole)
+                self.file("model/config.json", content)
+                result = self.refuse("bad_file", model, "config.json", naming)
+                self.assertLess(len(result.err), 2000)
+
+    def testAConfigOfAFarLargerModelTakesNoMemoryForIt(self):
+        def wide(config):
+            config["radial_mlp"] = [65536] * 30
+
+        def high(config):
+            config.update(l_max=11, correlation=4)
+            del config["convolutions"]
+
+        for change, naming in ((wide, "values"), (high, "U_matrix_4")):
+            with self.subTest(change=change.__name__):
+                result = self.with_memory(2 << 30, "eval", "--model", self.config(change), WATER)
+                self.assertEqual((result.status, result.out), (4, ""), result.err)
+                self.assertIn(naming, result.err)
 
     def testConfigValuesOfTheWrongType(self):
         wrong = {
@@ -184,16 +286,55 @@ class BadModel(support.ProgramTest):
                 self.refuse("bad_file", model, "model.safetensors")
                 self.assertFalse((self.folder / "out.xyz").exists())
 
-    def testWeightsThatAreNotNumbersGiveAnErrorAndNoNaN(self):
+    def testWeightsThatAreNotNumbersAreNamed(self):
+        model = self.copy_of_model()
+        header, data = support.read_header(support.MODEL / "model.safetensors")
+        for name in ("scale_shift.scale", "interactions.0.linear.weight", "atomic_energies_fn.atomic_energies",
+                     "products.0.symmetric_contractions.contractions.0.U_matrix_3"):
+            for value in ("nan", "-inf"):
+                with self.subTest(name=name, value=value):
+                    self.assertEqual(header[name]["dtype"], "F64")
+                    at = header[name]["data_offsets"][0]
+                    support.write_header(model / "model.safetensors", header,
+                                         data[:at] + struct.pack("<d", float(value)) + data[at + 8:])
+                    self.refuse("bad_file", model, "model.safetensors", "not finite", name)
+
+    def testResultsThatAreNotNumbersAreAnErrorAndNoText(self):
         model = self.copy_of_model()
         header, data = support.read_header(model / "model.safetensors")
-        at = header["scale_shift.scale"]["data_offsets"][0]
-        data = data[:at] + struct.pack("<d", float("nan")) + data[at + 8:]
-        support.write_header(model / "model.safetensors", header, data)
+        begin, end = header["readouts.0.linear.weight"]["data_offsets"]
+        huge = struct.pack("<d", 1e308) * ((end - begin) // 8)
+        support.write_header(model / "model.safetensors", header, data[:begin] + huge + data[end:])
         for options in ([], ["--json"]):
-            result = self.run_program("eval", "--model", model, "--use-fast", "false", *options, WATER)
-            self.assertIn(result.status, (4, 10), result.err)
-            self.assertEqual(result.out, "")
+            self.fail_with("numerics", "eval", "--model", model, "--use-fast", "false", "--output", "out.xyz",
+                           *options, WATER, naming=["water8.xyz", "finite"])
+            self.assertFalse((self.folder / "out.xyz").exists())
+
+    def testAHeaderThatGoesOnBehindAZero(self):
+        whole = (support.MODEL / "model.safetensors").read_bytes()
+        size = struct.unpack("<Q", whole[:8])[0]
+        text = whole[8:8 + size] + b"\0garbage"
+        model = self.copy_of_model()
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + size:])
+        self.refuse("bad_file", model, "model.safetensors", "zero")
+
+    def testNamesOfTensorsCannotBreakTheMessage(self):
+        header, data = support.read_header(support.MODEL / "model.safetensors")
+        model = self.copy_of_model()
+        extra = {"dtype": "F64", "shape": [0], "data_offsets": [len(data), len(data)]}
+        for names in (["\x1b[31m\nsecond line"], ["n" * 100000], [f"x{i}" for i in range(20000)]):
+            support.write_header(model / "model.safetensors", {**header, **{name: extra for name in names}}, data)
+            result = self.refuse("bad_file", model, "unexpected")
+            self.assertLess(len(result.err), 10000)
+
+    def testTheTwoFilesOfAModelMustAgree(self):
+        header, data = support.read_header(support.MODEL / "model.safetensors")
+        model = self.copy_of_model()
+        for name in ("r_max", "radial_embedding.bessel_fn.r_max", "radial_embedding.cutoff_fn.r_max"):
+            at = header[name]["data_offsets"][0]
+            support.write_header(model / "model.safetensors", header,
+                                 data[:at] + struct.pack("<d", 3.0) + data[at + 8:])
+            self.refuse("bad_file", model, name, "3", "5")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 import json
 import shlex
+import signal
+import subprocess
+import time
 
 import support
 
@@ -93,6 +96,13 @@ class Eval(support.ProgramTest):
         self.assertFalse((self.folder / "out.xyz").exists())
         self.env["FASTPATH_STRICT"] = "1"
         self.fail_with("strict_violation", *arguments)
+        # What is set to another word was meant to change something.
+        for word in ("true", "yes", "2"):
+            self.env["FASTPATH_STRICT"] = word
+            self.fail_with("invalid_argument", *arguments, naming=["FASTPATH_STRICT", word])
+        for word in ("0", ""):
+            self.env["FASTPATH_STRICT"] = word
+            self.succeed(*arguments)
 
     def testTheNumberOfThreadsChangesNoBit(self):
         for use_fast in ("false", "true"):
@@ -194,6 +204,35 @@ H -0.24 0.93 0.0
                        naming=[source, "frame 3", "Xe"])
         self.assertEqual(output.read_text(), "precious")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir() if p.is_file()), ["in.xyz", "out.xyz"])
+
+    def testIsWholeOrAbsentAfterASignalAndNothingIsBesideIt(self):
+        # Large enough that a signal at the first sight of a new file comes while it is being written.
+        source = self.file("in/in.xyz", ('1\na="' + "x" * 1000000 + '"\nH 0 0 0\n') * 20)
+        for signal_ in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(signal=signal_):
+                folder = self.folder / signal_.name
+                folder.mkdir()
+                process = subprocess.Popen([self.program, "eval", "--model", support.MODEL, "--use-fast", "false",
+                                            "--output", folder / "out.xyz", source], env=self.env,
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                while process.poll() is None and not any(folder.iterdir()):
+                    time.sleep(0.001)
+                process.send_signal(signal_)
+                process.wait()
+                for file in folder.iterdir():
+                    self.assertEqual(file.name, "out.xyz")
+                    self.assertEqual(len(support.read_xyz(file)), 20)
+
+    def testAtALinkIsMadeWhereTheLinkLeads(self):
+        source = self.file("in.xyz", self.SOURCE)
+        (self.folder / "first").symlink_to("second")
+        (self.folder / "second").symlink_to("out.xyz")
+        self.evaluate(source, "--output", "first")
+        self.assertTrue((self.folder / "first").is_symlink() and (self.folder / "second").is_symlink())
+        self.assertEqual(len(support.read_xyz(self.folder / "out.xyz")), 2)
+        (self.folder / "loop").symlink_to("loop")
+        self.fail_with("io", "eval", "--model", support.MODEL, source, "--output", "loop", naming=["loop", "link"])
+        self.assertTrue((self.folder / "loop").is_symlink())
 
     def testThatCannotBeWrittenIsAnErrorBeforeTheWork(self):
         source = self.file("in.xyz", self.SOURCE)

@@ -56,6 +56,36 @@ class HubCreate(support.ProgramTest):
             self.fail_with("bad_file", "hub", "create", config, "--seed", 1, "--output", "model", naming=[config])
             self.assertFalse((self.folder / "model").exists())
 
+    def testAModelThatCannotFitIsRefusedAtOnce(self):
+        for changes in ({"radial_mlp": [65536] * 100}, {"hidden_irreps": "10000000x0e", "l_max": 0},
+                        {"l_max": 11, "correlation": 4}):
+            config = self.file("config.json", json.dumps({**CONFIG, **changes}))
+            self.fail_with("out_of_memory", "hub", "create", config, "--seed", 1, "--output", "model",
+                           naming=[config, "bytes"])
+            self.assertFalse((self.folder / "model").exists())
+
+    def testAFolderThatCannotBeMadeIsNamedAsItWasAskedFor(self):
+        config = self.file("config.json", json.dumps(CONFIG))
+        for folder in (config / "model", "/proc/model"):
+            result = self.fail_with("io", "hub", "create", config, "--seed", 1, "--output", folder, naming=[folder])
+            self.assertNotIn("partial", result.err)
+
+    def testAConfigThatMayNotBeReadIsNotMissing(self):
+        config = self.file("hidden/config.json", json.dumps(CONFIG))
+        config.parent.chmod(0)
+        self.addCleanup(config.parent.chmod, 0o700)
+        self.fail_unprivileged("io", "hub", "create", config, "--seed", 1, "--output", "model",
+                               naming=[config, "Permission denied"])
+
+    def testAFrameMayNameAHeadThatIsANumber(self):
+        model = self.create("model", 5, heads=["default", "2"])
+        frame = "2\n{}\nO 0 0 0\nH 0.96 0 0\n"
+        plain, named = self.file("plain.xyz", frame.format("")), self.file("named.xyz", frame.format("head=2"))
+        first = self.evaluate("--use-fast", "false", plain, model=model)["frames"][0]["energy"]
+        second = self.evaluate("--use-fast", "false", "--head", "2", plain, model=model)["frames"][0]["energy"]
+        self.assertNotEqual(first, second)
+        self.assertEqual(self.evaluate("--use-fast", "false", named, model=model)["frames"][0]["energy"], second)
+
     def testMissingArgumentsAreNamed(self):
         config = self.file("config.json", json.dumps(CONFIG))
         self.fail_with("invalid_argument", "hub", "create", config, "--seed", 1, naming=["--output"])

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import support
@@ -54,6 +55,28 @@ class List(support.ProgramTest):
         self.assertEqual(self.succeed("list", "--json").json["plugins"], [])
         shutil.move(away, folder)
         self.assertEqual(self.plugin("cpu_ref")["state"], "usable")
+
+    def testNamesOfDirectoriesCannotBreakTheTable(self):
+        folder = self.folder / "red\x1b[31m\nline"
+        folder.mkdir()
+        self.file(folder / "fastpath_x\x1b[31m.so", "hello")
+        self.env["FASTPATH_PLUGIN_ONLY_PATH"] = str(folder)
+        text = self.succeed("list").out
+        self.assertNotIn("\x1b", text)
+        self.assertIn("red\\x1b[31m\\x0aline (FASTPATH_PLUGIN_ONLY_PATH)\n", text)
+        self.assertEqual(self.succeed("list", "--json").json["search_path"][0]["directory"], str(folder))
+
+    def testARelativePluginPathInADirectoryThatIsGoneIsAnError(self):
+        gone = self.folder / "gone"
+        gone.mkdir()
+
+        def leave():
+            os.chdir(gone)
+            gone.rmdir()
+
+        result = self.run_program("list", "--plugin-path", "x", preexec_fn=leave)
+        self.assertEqual((result.status, result.out), (5, ""), result.err)
+        self.assertIn("--plugin-path", result.err)
 
     def testDisabledPluginsAreListedAsDisabled(self):
         for options in (["--disable", "cpu_*"], ["--enable", "cuda*"], ["--disable=x", "--disable=cpu_ref"]):

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -16,7 +17,7 @@ MODEL = DATA / "model"
 STRUCTURES = ROOT / "examples" / "structures"
 
 ERROR_CODES = {"invalid_argument": 2, "not_found": 3, "bad_file": 4, "io": 5, "unavailable": 6,
-               "strict_violation": 7, "numerics": 10}
+               "strict_violation": 7, "out_of_memory": 8, "numerics": 10}
 
 
 class Result:
@@ -76,6 +77,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(result.out, "")
         self.assertTrue(result.err.startswith("fastpath: error: "), result.err)
         self.assertEqual(result.err.count("fastpath: error: "), 1, result.err)
+        self.assertEqual(result.err.count("\n"), 1, result.err)
         for thing in naming:
             self.assertIn(str(thing), result.err)
         return result
@@ -88,6 +90,29 @@ class ProgramTest(unittest.TestCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
+
+    def with_memory(self, limit, *arguments):
+        """Runs the program with so many bytes of address space; a sanitizer needs more than there are."""
+        if self.succeed("--version", "--json").json["sanitizer"]:
+            self.skipTest("built with a sanitizer, which takes address space of its own")
+        return self.run_program(*arguments,
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+
+    def fail_unprivileged(self, code, *arguments, naming=()):
+        """As fail_with(), as a user whom file permissions bind; root would see nothing of them."""
+        if os.geteuid() != 0:
+            return self.fail_with(code, *arguments, naming=naming)
+        if shutil.which("setpriv") is None:
+            self.skipTest("root without setpriv: permissions cannot be tested")
+        os.chmod(self.folder, 0o755)
+        program, nobody = self.program, ["--reuid=65534", "--regid=65534", "--clear-groups"]
+        self.program = shutil.which("setpriv")
+        try:
+            if self.run_program(*nobody, program, "--version").status != 0:
+                self.skipTest("nobody may not run the program where it was built")
+            return self.fail_with(code, *nobody, program, *arguments, naming=naming)
+        finally:
+            self.program = program
 
     def copy_of_model(self):
         folder = self.folder / "model"
