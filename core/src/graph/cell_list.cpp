@@ -20,8 +20,8 @@ namespace {
 using Index3 = std::array<std::int64_t, 3>;
 
 /// Bytes that an edge needs while a graph is built: 32 in the growing lists, which a copy of them joins, and 32 or more
-/// in the graph. What a model needs per edge on top is several times as much.
-constexpr std::size_t kBytesPerEdge = 96;
+/// in the graph; a part of the memory is others'. What a model needs per edge on top is several times as much.
+constexpr std::size_t kBytesPerEdge = 128;
 
 /// How far an atom may lie outside the cell, in cells: image numbers stay exact, and rounding stays far below a cell.
 constexpr double kMaxCells = 0x1p40;

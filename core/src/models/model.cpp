@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 
 #include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
@@ -265,10 +264,9 @@ void Model::save(const fs::path& directory) const {
   try {
     fs::remove_all(temporary);
     fs::create_directories(temporary);
-    std::ofstream file(temporary / "config.json", std::ios::binary);
-    file << config_text();
-    file.close();
-    if (!file) throw Error(ErrorCode::io, fmt::format("{}: writing config.json failed", directory.string()));
+    io::ReplacingFile file(temporary / "config.json");
+    file.write(config_text());
+    file.commit();
     StateDict stored;
     for (const auto& [name, tensor] : state_dict()) {
       const bool keep = !is_floating(tensor.dtype()) || name == "atomic_energies_fn.atomic_energies";
