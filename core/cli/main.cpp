@@ -81,8 +81,10 @@ int dispatch(std::span<const Command> commands, const std::string& program, cons
 namespace {
 
 int run(const Arguments& arguments) {
-  // A reader that goes away is an error of a write, not a signal: files that are being written are then finished.
+  // A reader that goes away, and a limit on the size of files, are errors of a write, not signals: what is being
+  // written is then finished, or taken away.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     int status = 0;
     if (!arguments.empty() && arguments[0] == "--version") {

@@ -32,6 +32,11 @@ std::size_t printable_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0u) != 0x80) return 0;
   }
+  // Longer than it need be, a surrogate, or beyond U+10FFFF.
+  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0) || (first == 0xf0 && byte(1) < 0x90) ||
+      (first == 0xf4 && byte(1) >= 0x90)) {
+    return 0;
+  }
   // U+0080 to U+009F are control characters too.
   return first == 0xc2 && byte(1) < 0xa0 ? 0 : length;
 }

@@ -107,7 +107,8 @@ class BadStructure(support.ProgramTest):
                                naming=["Permission denied"])
 
     def testNamesOfFilesCannotBreakTheMessage(self):
-        for name in ("a\nsecond line", "\x1b[31mred", b"\xff".decode(errors="surrogateescape")):
+        no_text = [b.decode(errors="surrogateescape") for b in (b"\xff", b"\xed\xa0\x80", b"\xe0\x80\xaf")]
+        for name in ("a\nsecond line", "\x1b[31mred", *no_text):
             with self.subTest(name=name):
                 result = self.fail_with("not_found", "eval", "--model", support.MODEL, name, naming=["\\x"])
                 self.assertTrue(result.err.rstrip("\n").isprintable(), result.err)

@@ -1,4 +1,5 @@
 import json
+import resource
 import shlex
 import signal
 import subprocess
@@ -222,6 +223,16 @@ H -0.24 0.93 0.0
                 for file in folder.iterdir():
                     self.assertEqual(file.name, "out.xyz")
                     self.assertEqual(len(support.read_xyz(file)), 20)
+
+    def testThatGrowsBeyondALimitIsAnErrorAndLeavesNothing(self):
+        source = self.file("in.xyz", self.SOURCE)
+        for arguments in (["eval", "--model", support.MODEL, source, "--output", "out.xyz"],
+                          ["hub", "create", support.ROOT / "examples/models/demo.config.json", "--seed", 1,
+                           "--output", "model"]):
+            result = self.run_program(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)))
+            self.assertEqual((result.status, result.out), (5, ""), result.err)
+            self.assertIn("File too large", result.err)
+            self.assertEqual([p.name for p in self.folder.iterdir()], ["in.xyz"])
 
     def testAtALinkIsMadeWhereTheLinkLeads(self):
         source = self.file("in.xyz", self.SOURCE)
