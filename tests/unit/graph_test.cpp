@@ -676,7 +676,8 @@ TEST(Graph, RefusesMorePairsThanFitWhileItSearches) {
     structure.atomic_numbers.push_back(6);
     structure.positions.push_back({0.1 * i, 0, 0});
   }
-  expect_error([&] { (void)graph::find_pairs(structure, 4, 800); }, ErrorCode::out_of_memory, {"pairs", "r_max 4", "800"});
+  expect_error([&] { (void)graph::find_pairs(structure, 4, 800); }, ErrorCode::out_of_memory,
+               {"pairs", "r_max 4", "800"});
   EXPECT_EQ(graph::find_pairs(structure, 4, 870).sender.size(), 870u);
 }
 
