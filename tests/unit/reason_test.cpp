@@ -27,6 +27,12 @@ std::vector<std::string> all_matches(const std::string& text, const std::string&
   return result;
 }
 
+/// The advice that the documentation gives for a code, without its code marks.
+std::string documented_advice(const std::string& documentation, const std::string& code) {
+  const auto found = all_matches(documentation, "^\\| `" + code + "` \\| .* \\| (.*) \\|$");
+  return found.size() == 1 ? std::regex_replace(found[0], std::regex("`"), "") : "not one row";
+}
+
 /// Enumerators in the order of the header, which is the order of their values.
 std::vector<std::string> codes_of_the_header() {
   const std::string text = text_of(kRoot + "/core/include/fastpath/reason.hpp");
@@ -43,6 +49,14 @@ TEST(Reason, EveryCodeHasTheNameOfItsEnumerator) {
 TEST(Reason, TheDocumentationListsExactlyTheCodesOfTheHeader) {
   EXPECT_THAT(all_matches(text_of(kRoot + "/docs/reasons.md"), "^\\| `([a-z_]+)` \\|"),
               testing::UnorderedElementsAreArray(codes_of_the_header()));
+}
+
+TEST(Reason, TheDocumentationGivesTheAdviceOfTheLibrary) {
+  const std::string documentation = text_of(kRoot + "/docs/reasons.md");
+  const std::vector<std::string> codes = codes_of_the_header();
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    EXPECT_EQ(advice(static_cast<ReasonCode>(i)), documented_advice(documentation, codes[i])) << codes[i];
+  }
 }
 
 }  // namespace

@@ -12,6 +12,10 @@ struct ContextOptions {
   std::shared_ptr<PluginRegistry> shared_registry =
       nullptr;      ///< Used instead of `registry`: contexts may share their plugins.
   int threads = 0;  ///< CPU threads an evaluation may use; 0: all hardware threads.
+  /// Before a kernel is used for a configuration, it must agree with the reference on inputs made by the core.
+  bool gate = true;
+  /// Compare every Nth evaluation with the reference; 0: the value of FASTPATH_SHADOW, or never.
+  int shadow = 0;
 };
 
 /// What one host shares between its models: plugins, kernels that failed, the thread budget. Thread-safe.

@@ -41,6 +41,10 @@ enum class ReasonCode {
   bad_answer,     ///< The plugin's answer contradicts itself.
   create_failed,  ///< The kernel could not be created.
   run_failed,     ///< The kernel failed before in this process and was taken out.
+  not_verified,   ///< It does not agree with the reference on the inputs that the core tries before it is used.
+  wrong_result,   ///< It disagreed with the reference in an evaluation that was compared, and was taken out.
+  device_lost,    ///< The device was lost earlier in this process; nothing on it works any more.
+  forked,         ///< The process was forked after the device was opened; the child cannot use it.
   // The state of a plugin file.
   usable,
   no_directory,        ///< A search directory does not exist.
@@ -66,10 +70,26 @@ enum class ReasonCode {
   shadowed,            ///< The same id was found earlier in search order.
   duplicate,           ///< The same file, by inode or content, was found earlier.
   not_needed,          ///< Not loaded, because this evaluation cannot use it.
+  // Why a plugin file is not trusted, or not safe to load.
+  ignored_elevated,    ///< A search directory that the caller's environment names, in a process with elevated rights.
+  unsafe_owner,        ///< The file, or a directory above it, belongs to a user who is neither root nor this one.
+  unsafe_mode,         ///< Others than its owner may write to the file or to a directory above it.
+  untrusted,           ///< Its SHA-256 is not in the list of allowed plugins.
+  changed,             ///< The file was replaced between its examination and its loading.
+  probe_timeout,       ///< Trying it in a helper process took too long: it hangs.
+  probe_crashed,       ///< The helper process was killed by a signal.
+  probe_exited,        ///< The plugin ended the helper process.
+  probe_garbage,       ///< The helper process answered what cannot be read.
+  probe_output,        ///< The plugin printed more than a plugin may.
+  probe_memory,        ///< It took more memory than a probe may.
+  probe_side_effects,  ///< It changed the process it was loaded into: locale, signals, floating-point mode, children.
+  probe_unavailable,   ///< The helper program is missing or cannot be started.
 };
 
 /// The stable name, e.g. "forced_reference".
 FASTPATH_EXPORT std::string_view to_string(ReasonCode code) noexcept;
+/// What a person can do about it: a sentence, the one of docs/reasons.md. "Nothing." where there is nothing to do.
+FASTPATH_EXPORT std::string_view advice(ReasonCode code) noexcept;
 
 struct Reason {
   ReasonCode code = ReasonCode::other;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -56,12 +57,51 @@ struct PluginInfo {
   std::vector<KernelInfo> kernels;
 };
 
+/// The steps from a directory to kernels, in their order.
+enum class Stage { directory, file, object, metadata, trust, cache, probe, load, negotiate, devices, kernels };
+FASTPATH_EXPORT std::string_view to_string(Stage stage) noexcept;
+
+/// How one step ended for one file.
+struct StageReport {
+  enum class Verdict {
+    passed,
+    failed,
+    skipped,  ///< Not needed, or not reached; the reason says which.
+  };
+  Stage stage = Stage::directory;
+  Verdict verdict = Verdict::skipped;
+  Reason reason;  ///< `usable` where it passed; the text may still say what was found.
+};
+FASTPATH_EXPORT std::string_view to_string(StageReport::Verdict verdict) noexcept;
+
+/// Everything that is known about one file of the search path.
+struct FileReport {
+  PluginInfo plugin;
+  std::string sha256;              ///< 64 hexadecimal digits; empty where the file could not be read.
+  std::string trust;               ///< "trusted", "not_listed", or "unchecked" where no list is looked at.
+  Stage stage = Stage::directory;  ///< Where it ended: the step that failed, or the last one that was taken.
+  std::vector<StageReport> stages;
+};
+
 /// A directory of the search path, in search order.
 struct SearchDirectory {
   std::filesystem::path path;
   std::string source;  ///< "api", "FASTPATH_PLUGIN_PATH", "FASTPATH_PLUGIN_ONLY_PATH", "user", "library", "system".
   bool exists = false;
-  Reason reason;  ///< usable, no_directory, unreadable or relative_path.
+  Reason reason;  ///< usable, no_directory, unreadable, relative_path, ignored_elevated, unsafe_owner or unsafe_mode.
+};
+
+/// How a plugin file is tried before it is loaded.
+enum class ProbeMode {
+  helper,      ///< In a process of its own (`fastpath-probe`): what crashes, hangs or exits there costs only itself.
+  in_process,  ///< Not tried apart: it is loaded into this process as soon as its file looks right.
+};
+
+/// What the list of allowed plugins is for.
+enum class TrustMode {
+  off,      ///< It is not looked at.
+  warn,     ///< A plugin that is not in it is used, and listed as not trusted.
+  require,  ///< A plugin that is not in it is rejected.
 };
 
 struct RegistryOptions {
@@ -69,6 +109,25 @@ struct RegistryOptions {
   bool default_paths = true;                             ///< Also environment, user, library and system directories.
   std::vector<std::string> enable = {"*"};               ///< Globs of plugin ids that may be used.
   std::vector<std::string> disable = {};                 ///< Globs of plugin ids that may not.
+
+  ProbeMode probe = ProbeMode::helper;
+  std::filesystem::path probe_program = {};             ///< Empty: `fastpath-probe` beside the library or the program.
+  std::chrono::milliseconds probe_timeout{10000};       ///< For one file, from start to end of the helper process.
+  std::uint64_t probe_memory = std::uint64_t{4} << 30;  ///< Bytes of data that the helper process may have.
+  bool use_cache = true;                                ///< Keep and reuse what probes found.
+  std::filesystem::path cache_directory = {};           ///< Empty: the user's (docs/cli.md).
+  bool retry = false;                                   ///< Try again what is quarantined.
+
+  bool check_owner = true;            ///< Owner and mode of each file and of every directory above it.
+  bool allow_group_writable = false;  ///< Directories and files that a group may write to count as safe.
+  TrustMode trust = TrustMode::off;
+  std::filesystem::path allow_list = {};  ///< Lines of `sha256sum`; looked at unless `trust` is off.
+};
+
+/// What a search found, file by file and step by step.
+struct ScanReport {
+  std::vector<SearchDirectory> directories;
+  std::vector<FileReport> files;
 };
 
 /// The plugins of one host: found, checked and loaded on first need. Usable without any plugin.
@@ -81,8 +140,10 @@ class FASTPATH_EXPORT PluginRegistry {
   PluginRegistry& operator=(const PluginRegistry&) = delete;
 
   std::vector<SearchDirectory> search_path() const;
-  /// Every file in search order with its state; loads what can be loaded, creates no context on a GPU.
+  /// Every file in search order with its state; tries what was not tried before, creates no context on a GPU.
   std::vector<PluginInfo> plugins();
+  /// The same with the verdict of every step.
+  ScanReport scan_report();
   /// Devices that usable plugins offer, and the CPU.
   std::vector<DeviceInfo> devices();
 

@@ -91,6 +91,12 @@ class PluginRegistry::Impl {
   virtual ~Impl() = default;
   virtual std::vector<SearchDirectory> search_path() const = 0;
   virtual std::vector<PluginInfo> plugins() = 0;
+  /// The same with the verdict of every step.
+  virtual ScanReport scan_report() {
+    ScanReport report{search_path(), {}};
+    for (PluginInfo& info : plugins()) report.files.push_back({std::move(info), {}, "unchecked", Stage::kernels, {}});
+    return report;
+  }
   /// The same without loading anything: what was not needed so far is `idle` with reason not_needed.
   virtual std::vector<PluginInfo> known() = 0;
   /// Usable plugins that have devices of this kind, in search order; loads only files whose metadata names the kind.

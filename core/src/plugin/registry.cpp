@@ -1,6 +1,7 @@
 #include "fastpath/registry.hpp"
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -36,6 +37,18 @@ class Registry final : public PluginRegistry::Impl {
     scan(lock);
     for (Entry& entry : entries_) load(lock, entry);
     return infos();
+  }
+
+  ScanReport scan_report() override {
+    ScanReport report;
+    for (PluginInfo& info : plugins()) {
+      FileReport file;
+      file.plugin = std::move(info);
+      file.trust = "unchecked";
+      report.files.push_back(std::move(file));
+    }
+    report.directories = search_path();
+    return report;
   }
 
   std::vector<PluginInfo> known() override {
@@ -160,11 +173,32 @@ std::string_view to_string(PluginState state) noexcept {
   return "rejected";
 }
 
+std::string_view to_string(Stage stage) noexcept {
+  constexpr std::array<std::string_view, 11> kNames{"directory", "file", "object",    "metadata", "trust",  "cache",
+                                                    "probe",     "load", "negotiate", "devices",  "kernels"};
+  const auto index = static_cast<std::size_t>(stage);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view to_string(StageReport::Verdict verdict) noexcept {
+  switch (verdict) {
+    case StageReport::Verdict::passed:
+      return "passed";
+    case StageReport::Verdict::failed:
+      return "failed";
+    case StageReport::Verdict::skipped:
+      return "skipped";
+  }
+  return "unknown";
+}
+
 PluginRegistry::PluginRegistry(RegistryOptions options) : impl_(std::make_unique<Registry>(std::move(options))) {}
 PluginRegistry::PluginRegistry(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PluginRegistry::~PluginRegistry() = default;
 
 std::vector<SearchDirectory> PluginRegistry::search_path() const { return impl_->search_path(); }
+
+ScanReport PluginRegistry::scan_report() { return impl_->scan_report(); }
 
 std::vector<PluginInfo> PluginRegistry::plugins() { return impl_->plugins(); }
 
