@@ -8,6 +8,10 @@ set(plugin_dir "${CMAKE_INSTALL_LIBDIR}/fastpath/plugins")
 
 install(TARGETS fastpath_sdk EXPORT fastpath-sdk FILE_SET HEADERS COMPONENT sdk)
 install(FILES sdk/cmake/FastpathPlugin.cmake sdk/cmake/plugin.map DESTINATION "${package_dir}" COMPONENT sdk)
+install(DIRECTORY sdk/template DESTINATION "${CMAKE_INSTALL_DATADIR}/fastpath" COMPONENT sdk)
+# What a vendor reads, with the documents that these refer to.
+install(FILES docs/plugin-contract.md docs/reasons.md docs/operators.md docs/conventions.md
+  DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT sdk)
 
 install(TARGETS fastpath EXPORT fastpath-core
   LIBRARY COMPONENT core
