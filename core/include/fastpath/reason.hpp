@@ -70,6 +70,9 @@ enum class ReasonCode {
   shadowed,            ///< The same id was found earlier in search order.
   duplicate,           ///< The same file, by inode or content, was found earlier.
   not_needed,          ///< Not loaded, because this evaluation cannot use it.
+  not_reached,         ///< A step that was not taken, because one before it settled the matter.
+  not_cached,          ///< Nothing is kept about this file and this machine from earlier.
+  cache_unusable,      ///< What is kept between runs cannot be read or written.
   // Why a plugin file is not trusted, or not safe to load.
   ignored_elevated,    ///< A search directory that the caller's environment names, in a process with elevated rights.
   unsafe_owner,        ///< The file, or a directory above it, belongs to a user who is neither root nor this one.

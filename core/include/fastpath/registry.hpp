@@ -93,9 +93,13 @@ struct SearchDirectory {
 
 /// How a plugin file is tried before it is loaded.
 enum class ProbeMode {
+  automatic,   ///< What FASTPATH_PROBE says; without it in a helper process, or in this one where there is no helper.
   helper,      ///< In a process of its own (`fastpath-probe`): what crashes, hangs or exits there costs only itself.
   in_process,  ///< Not tried apart: it is loaded into this process as soon as its file looks right.
 };
+FASTPATH_EXPORT std::string_view to_string(ProbeMode mode) noexcept;
+/// "automatic", "helper" or "in_process". @throws Error(invalid_argument) naming the text and what is accepted.
+FASTPATH_EXPORT ProbeMode parse_probe_mode(std::string_view text);
 
 /// What the list of allowed plugins is for.
 enum class TrustMode {
@@ -110,7 +114,7 @@ struct RegistryOptions {
   std::vector<std::string> enable = {"*"};               ///< Globs of plugin ids that may be used.
   std::vector<std::string> disable = {};                 ///< Globs of plugin ids that may not.
 
-  ProbeMode probe = ProbeMode::helper;
+  ProbeMode probe = ProbeMode::automatic;
   std::filesystem::path probe_program = {};             ///< Empty: `fastpath-probe` beside the library or the program.
   std::chrono::milliseconds probe_timeout{10000};       ///< For one file, from start to end of the helper process.
   std::uint64_t probe_memory = std::uint64_t{4} << 30;  ///< Bytes of data that the helper process may have.
@@ -128,19 +132,25 @@ struct RegistryOptions {
 struct ScanReport {
   std::vector<SearchDirectory> directories;
   std::vector<FileReport> files;
+  std::filesystem::path cache_directory;  ///< Where results are kept; empty where none are.
+  Reason cache;                           ///< `usable`, or why nothing could be read from it or written to it.
+  std::filesystem::path probe_program;    ///< The helper program; empty where none is used.
+  Reason probe;  ///< `usable`, probe_unavailable, or disabled where plugins are tried in process.
 };
 
 /// The plugins of one host: found, checked and loaded on first need. Usable without any plugin.
 /// Thread-safe. Loaded plugins stay in the process for its life.
 class FASTPATH_EXPORT PluginRegistry {
  public:
+  /// @throws Error(invalid_argument) if FASTPATH_PROBE is set to what is not a mode.
   explicit PluginRegistry(RegistryOptions options = {});
   ~PluginRegistry();
   PluginRegistry(const PluginRegistry&) = delete;
   PluginRegistry& operator=(const PluginRegistry&) = delete;
 
   std::vector<SearchDirectory> search_path() const;
-  /// Every file in search order with its state; tries what was not tried before, creates no context on a GPU.
+  /// Every file in search order with its state. Tries what was not tried before, in a helper process unless the options
+  /// say otherwise, so that nothing is loaded into this one. Creates no context on a GPU.
   std::vector<PluginInfo> plugins();
   /// The same with the verdict of every step.
   ScanReport scan_report();

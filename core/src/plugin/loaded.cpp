@@ -1,5 +1,6 @@
 #include "loaded.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,6 +18,7 @@
 #include "call.hpp"
 #include "fastpath/sdk/attributes.hpp"
 #include "host.hpp"
+#include "mapping.hpp"
 
 namespace fastpath::plugin {
 namespace {
@@ -304,6 +306,18 @@ Process& process() {
   return *instance;
 }
 
+/// What is wrong with the file that the linker mapped; empty if it is the one that was examined. If another file took
+/// its place meanwhile, that one's constructors have run; nothing else of it will.
+std::string other_file(const PluginTables& tables, const Candidate& candidate, const OpenFile& file) {
+  const std::optional<FileIdentity> now = identify(candidate.resolved);
+  if (!now || !now->unchanged(candidate.identity)) return "the file was replaced while it was loaded";
+  const void* const query = ::dlsym(tables.library.native(), FP_QUERY_SYMBOL);
+  if (query != nullptr && mapped_from(query, file.descriptor()) == Mapping::other) {
+    return "another file than the examined one was loaded from this path";
+  }
+  return {};
+}
+
 /// Calls the query function and copies what it gives.
 void fetch_tables(PluginTables& tables) {
   fp_plugin_query_fn query = nullptr;
@@ -432,7 +446,11 @@ void list_kernels(const PluginTables& tables, PluginInfo& info) {
 }
 
 /// Everything from the query function on. Fills `result`; the library ends up in it or in `tables`.
-void negotiate(PluginTables& tables, const Candidate& candidate, LoadResult& result) {
+void negotiate(PluginTables& tables, const Candidate& candidate, const StageObserver& observer, LoadResult& result) {
+  const auto enter = [&](Stage stage) {
+    result.stage = stage;
+    if (observer) observer(stage);
+  };
   PluginInfo& info = result.info;
   info.id = candidate.metadata->id;
   info.version = candidate.metadata->version;
@@ -441,13 +459,17 @@ void negotiate(PluginTables& tables, const Candidate& candidate, LoadResult& res
   info.device_kinds = candidate.metadata->device_kinds;
   info.path = candidate.path;
   try {
+    enter(Stage::negotiate);
     fetch_tables(tables);
     check_identity(tables, *candidate.metadata);
     tables.id = info.id;
     // Kernels first: they are worth listing where there is no device.
+    enter(Stage::kernels);
     list_kernels(tables, info);
+    enter(Stage::devices);
     list_devices(tables, info);
     if (info.devices.empty()) refuse(ReasonCode::no_device, "it finds no device", PluginState::idle);
+    result.stage = Stage::kernels;
     result.state = PluginState::usable;
     result.reason = {ReasonCode::usable, ""};
   } catch (Refusal& refusal) {
@@ -470,8 +492,15 @@ LoadResult refused(ReasonCode code, std::string text) {
 
 }  // namespace
 
-LoadResult load(const Candidate& candidate) {
+LoadResult load(const Candidate& candidate, const StageObserver& observer) {
   PluginTables tables;
+  if (observer) observer(Stage::load);
+  const OpenFile file(candidate.resolved);
+  const std::optional<FileIdentity> opened = file.identity();
+  if (!opened) return refused(ReasonCode::changed, "the file went away, or became unreadable, after it was examined");
+  if (!opened->unchanged(candidate.identity)) {
+    return refused(ReasonCode::changed, "the file was replaced, or written to, after it was examined");
+  }
   try {
     // Now rather than lazily: a symbol that is missing is found here, not in the middle of an evaluation.
     tables.library.load(candidate.resolved, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
@@ -494,7 +523,7 @@ LoadResult load(const Candidate& candidate) {
     }
     known.loaded.wait(lock, [&] { return !entry.loading; });
     // The linker goes by the name: a file that was replaced is not read again.
-    if (!(entry.identity == candidate.identity)) {
+    if (!entry.identity.unchanged(candidate.identity)) {
       return refused(ReasonCode::load_failed, "another file was loaded from this path before; restart to use this one");
     }
     return entry.result;
@@ -504,7 +533,11 @@ LoadResult load(const Candidate& candidate) {
   lock.unlock();
   LoadResult result;
   try {
-    negotiate(tables, candidate, result);
+    if (std::string other = other_file(tables, candidate, file); !other.empty()) {
+      result = refused(ReasonCode::changed, std::move(other));
+    } else {
+      negotiate(tables, candidate, observer, result);
+    }
   } catch (...) {
     result = refused(ReasonCode::query_failed, "no memory to negotiate");
   }

@@ -2,6 +2,7 @@
 
 #include <boost/dll/shared_library.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,12 +20,16 @@ struct LoadResult {
   Reason reason;
   std::shared_ptr<LoadedPlugin> plugin;  ///< Only if usable.
   PluginInfo info;                       ///< Devices and kernels, where they could be asked for.
+  Stage stage = Stage::load;             ///< The step that failed, or the last one: load, negotiate, devices, kernels.
 };
+
+/// Is told which step begins: load, negotiate, devices or kernels.
+using StageObserver = std::function<void(Stage stage)>;
 
 /// Loads and negotiates a file that scan() found fit. The library stays in the process for good, and so does the
 /// result: a library that is loaded twice, by whichever registry, is negotiated once. Thread-safe; holds no lock while
-/// code of the plugin runs.
-LoadResult load(const Candidate& candidate);
+/// code of the plugin runs. What is mapped must be the file that the candidate describes, else the reason is `changed`.
+LoadResult load(const Candidate& candidate, const StageObserver& observer = {});
 
 /// The tables of a plugin after negotiation: the host's own copies, complete and checked.
 struct PluginTables {

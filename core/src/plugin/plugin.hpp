@@ -93,7 +93,8 @@ class PluginRegistry::Impl {
   virtual std::vector<PluginInfo> plugins() = 0;
   /// The same with the verdict of every step.
   virtual ScanReport scan_report() {
-    ScanReport report{search_path(), {}};
+    ScanReport report;
+    report.directories = search_path();
     for (PluginInfo& info : plugins()) report.files.push_back({std::move(info), {}, "unchecked", Stage::kernels, {}});
     return report;
   }

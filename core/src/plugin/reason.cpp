@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "probe_record.hpp"
+
 namespace fastpath {
 namespace {
 
@@ -75,6 +77,10 @@ constexpr std::array kRows{
     Row{ReasonCode::shadowed, "shadowed", "Nothing, or reorder the search path."},
     Row{ReasonCode::duplicate, "duplicate", "Nothing, or remove the copy."},
     Row{ReasonCode::not_needed, "not_needed", "Nothing."},
+    Row{ReasonCode::not_reached, "not_reached", "Nothing; see the step that failed."},
+    Row{ReasonCode::not_cached, "not_cached", "Nothing."},
+    Row{ReasonCode::cache_unusable, "cache_unusable",
+        "Correct or remove what the sentence names; everything works without it, more slowly."},
     Row{ReasonCode::ignored_elevated, "ignored_elevated",
         "Install plugins in the system directory, or beside the library."},
     Row{ReasonCode::unsafe_owner, "unsafe_owner", "Let root or yourself own it: chown."},
@@ -111,5 +117,12 @@ const Row& row(ReasonCode code) noexcept {
 std::string_view to_string(ReasonCode code) noexcept { return row(code).name; }
 
 std::string_view advice(ReasonCode code) noexcept { return row(code).advice; }
+
+std::optional<ReasonCode> plugin::parse_reason_code(std::string_view name) noexcept {
+  for (const Row& candidate : kRows) {
+    if (candidate.name == name) return candidate.code;
+  }
+  return std::nullopt;
+}
 
 }  // namespace fastpath

@@ -1,5 +1,7 @@
 #include "fastpath/registry.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <condition_variable>
@@ -8,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "fastpath/error.hpp"
 #include "loaded.hpp"
 #include "plugin.hpp"
 #include "scan.hpp"
@@ -22,6 +25,57 @@ bool same_device(const DeviceInfo& a, const DeviceInfo& b) {
   if (!a.pci.empty() && !b.pci.empty()) return a.pci == b.pci;
   return a.device.index == b.device.index;
 }
+
+/// Fills in the steps of a report, in their order.
+class Steps {
+ public:
+  explicit Steps(FileReport& report) : report_(report) {}
+
+  /// This step and all before it that nothing was said about passed.
+  void pass(Stage stage, std::string text = {}) {
+    while (next() < stage) add(next(), Verdict::passed, {ReasonCode::usable, ""});
+    add(stage, Verdict::passed, {ReasonCode::usable, std::move(text)});
+    report_.stage = stage;
+  }
+  void skip(Stage stage, Reason reason) { add(stage, Verdict::skipped, std::move(reason)); }
+  void skip_rest(const Reason& reason) {
+    while (more()) skip(next(), reason);
+  }
+  /// The steps before this one passed, and those after it were not reached.
+  void fail(Stage stage, const Reason& reason) {
+    while (next() < stage) add(next(), Verdict::passed, {ReasonCode::usable, ""});
+    add(stage, Verdict::failed, reason);
+    skip_rest({ReasonCode::not_reached, fmt::format("ended by the step '{}'", to_string(stage))});
+    report_.stage = stage;
+  }
+  /// How loading ended: at `stage` with this reason. Kernels are listed before devices.
+  void end(Stage stage, const Reason& reason, const std::string& text = {}) {
+    if (stage == Stage::kernels && reason.code == ReasonCode::usable) return pass(Stage::kernels, text);
+    if (stage == Stage::devices) {
+      while (next() < stage) add(next(), Verdict::passed, {ReasonCode::usable, text});
+      add(stage, Verdict::failed, reason);
+      add(Stage::kernels, Verdict::passed, {ReasonCode::usable, text});
+      report_.stage = stage;
+    } else if (stage == Stage::kernels) {
+      while (next() < Stage::devices) add(next(), Verdict::passed, {ReasonCode::usable, text});
+      add(Stage::devices, Verdict::skipped, {ReasonCode::not_reached, "kernels are listed first"});
+      add(stage, Verdict::failed, reason);
+      report_.stage = stage;
+    } else {
+      fail(stage, reason);
+    }
+  }
+
+ private:
+  using Verdict = StageReport::Verdict;
+  static constexpr std::size_t kCount = static_cast<std::size_t>(Stage::kernels) + 1;
+  bool more() const { return report_.stages.size() < kCount; }
+  Stage next() const { return static_cast<Stage>(report_.stages.size()); }
+  void add(Stage stage, Verdict verdict, Reason reason) {
+    report_.stages.push_back({stage, verdict, std::move(reason)});
+  }
+  FileReport& report_;
+};
 
 class Registry final : public PluginRegistry::Impl {
  public:
@@ -40,14 +94,14 @@ class Registry final : public PluginRegistry::Impl {
   }
 
   ScanReport scan_report() override {
+    plugins();
+    const std::lock_guard lock(mutex_);
     ScanReport report;
-    for (PluginInfo& info : plugins()) {
-      FileReport file;
-      file.plugin = std::move(info);
-      file.trust = "unchecked";
-      report.files.push_back(std::move(file));
-    }
-    report.directories = search_path();
+    report.directories = directories_;
+    report.files.reserve(entries_.size());
+    for (const Entry& entry : entries_) report.files.push_back(report_of(entry));
+    report.cache = {ReasonCode::not_needed, "nothing is kept"};
+    report.probe = {ReasonCode::disabled, "plugins are tried in this process"};
     return report;
   }
 
@@ -81,7 +135,37 @@ class Registry final : public PluginRegistry::Impl {
     std::thread::id loader;
     PluginInfo info;
     std::shared_ptr<plugin::LoadedPlugin> plugin;
+    std::optional<fastpath::Stage> tried;  // where loading it ended, once it was tried
   };
+
+  static FileReport report_of(const Entry& entry) {
+    FileReport report;
+    report.plugin = entry.info;
+    report.sha256 = entry.candidate.sha256;
+    report.trust = "unchecked";
+    Steps steps(report);
+    steps.pass(Stage::directory);
+    // What can be told without loading it.
+    const plugin::Candidate& candidate = entry.candidate;
+    if (candidate.state == PluginState::rejected) {
+      steps.fail(plugin::stage_of(candidate), candidate.reason);
+      return report;
+    }
+    steps.pass(Stage::metadata);
+    steps.skip(Stage::trust, {ReasonCode::not_needed, "no list of allowed plugins is looked at"});
+    if (candidate.state != PluginState::usable) {
+      steps.skip_rest(candidate.reason);
+      return report;
+    }
+    steps.skip(Stage::cache, {ReasonCode::not_needed, "nothing is kept"});
+    steps.skip(Stage::probe, {ReasonCode::not_needed, "tried in this process"});
+    if (entry.tried) {
+      steps.end(*entry.tried, entry.info.reason);
+    } else {
+      steps.skip_rest(entry.info.reason);
+    }
+    return report;
+  }
 
   std::vector<PluginInfo> infos() const {
     std::vector<PluginInfo> result;
@@ -141,6 +225,7 @@ class Registry final : public PluginRegistry::Impl {
     entry.info.devices = std::move(result.info.devices);
     entry.info.kernels = std::move(result.info.kernels);
     entry.plugin = std::move(result.plugin);
+    entry.tried = result.stage;
     entry.stage = Entry::Stage::done;
     loaded_.notify_all();
   }
@@ -178,6 +263,26 @@ std::string_view to_string(Stage stage) noexcept {
                                                     "probe",     "load", "negotiate", "devices",  "kernels"};
   const auto index = static_cast<std::size_t>(stage);
   return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::string_view to_string(ProbeMode mode) noexcept {
+  switch (mode) {
+    case ProbeMode::automatic:
+      return "automatic";
+    case ProbeMode::helper:
+      return "helper";
+    case ProbeMode::in_process:
+      return "in_process";
+  }
+  return "automatic";
+}
+
+ProbeMode parse_probe_mode(std::string_view text) {
+  for (const ProbeMode mode : {ProbeMode::automatic, ProbeMode::helper, ProbeMode::in_process}) {
+    if (text == to_string(mode)) return mode;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("'{}' is no way of trying plugins; there are automatic, helper and in_process", text));
 }
 
 std::string_view to_string(StageReport::Verdict verdict) noexcept {

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "fastpath/plugin.h"
+#include "sha256.hpp"
 
 namespace fastpath::plugin {
 namespace {
@@ -79,7 +80,8 @@ bool matches(const std::vector<std::string>& globs, const std::string& id) {
 
 FileIdentity identity_of(const struct stat& status) {
   return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
-          std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+          std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec,
+          std::int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec};
 }
 
 class Descriptor {
@@ -111,8 +113,20 @@ Reason confirm_query_symbol(const fs::path& path) {
   }
 }
 
+/// Reads what a file is and says about itself.
+Examination read_object(int descriptor, std::uint64_t size, const fs::path& resolved) {
+  Examination result;
+  const FileSource file(descriptor, size);
+  result.sha256 = sha256_of(file).value_or("");
+  ObjectReport report = inspect_object(file);
+  result.metadata = std::move(report.metadata);
+  result.reason = std::move(report.reason);
+  if (result.reason.code == ReasonCode::usable) result.reason = confirm_query_symbol(resolved);
+  return result;
+}
+
 /// Looks at one file without loading it.
-Candidate examine(const fs::path& path) {
+Candidate examine(const fs::path& path, ExaminationMemo* memo) {
   Candidate result;
   result.path = path;
   const std::string name = path.filename().string();
@@ -145,11 +159,13 @@ Candidate examine(const fs::path& path) {
   if (!S_ISREG(status.st_mode)) return refuse(ReasonCode::not_a_file, "not a regular file");
   result.identity = identity_of(status);
 
-  ObjectReport report = inspect_object(FileSource(file.get(), result.identity.size));
-  result.metadata = std::move(report.metadata);
+  const Examination* const known = memo == nullptr ? nullptr : memo->find(result.resolved, result.identity);
+  Examination found = known != nullptr ? *known : read_object(file.get(), result.identity.size, result.resolved);
+  if (memo != nullptr && known == nullptr) memo->keep(result.resolved, result.identity, found);
+  result.sha256 = std::move(found.sha256);
+  result.metadata = std::move(found.metadata);
+  result.reason = std::move(found.reason);
   if (result.metadata) result.id = result.metadata->id;
-  if (report.reason.code != ReasonCode::usable) return refuse(report.reason.code, std::move(report.reason.text));
-  result.reason = confirm_query_symbol(result.resolved);
   if (result.reason.code == ReasonCode::usable) result.state = PluginState::usable;
   return result;
 }
@@ -189,9 +205,34 @@ std::vector<std::string> list_files(const fs::path& path, Reason& reason) {
 
 }  // namespace
 
+Stage stage_of(const Candidate& candidate) {
+  switch (candidate.reason.code) {
+    case ReasonCode::unreadable:
+    case ReasonCode::not_a_file:
+    case ReasonCode::unsafe_owner:
+    case ReasonCode::unsafe_mode:
+      return Stage::file;
+    case ReasonCode::no_metadata:
+    case ReasonCode::bad_metadata:
+      return Stage::metadata;
+    case ReasonCode::abi_incompatible:  // by its record, or by the name of its query function
+      return candidate.metadata ? Stage::metadata : Stage::object;
+    case ReasonCode::untrusted:
+      return Stage::trust;
+    default:
+      return Stage::object;
+  }
+}
+
 std::optional<FileIdentity> identify(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return identity_of(status);
+}
+
+std::optional<FileIdentity> identify(int descriptor) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return std::nullopt;
   return identity_of(status);
 }
 
@@ -220,7 +261,8 @@ std::vector<SearchDirectory> search_path(const RegistryOptions& options) {
   return result;
 }
 
-std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const RegistryOptions& options) {
+std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const RegistryOptions& options,
+                            ExaminationMemo* memo) {
   std::vector<Candidate> result;
   std::vector<FileIdentity> seen;
   for (SearchDirectory& directory : directories) {
@@ -232,7 +274,7 @@ std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const Reg
     }
     if (place) seen.push_back(*place);
     for (const std::string& name : list_files(directory.path, directory.reason)) {
-      result.push_back(examine((directory.path / name).lexically_normal()));
+      result.push_back(examine((directory.path / name).lexically_normal(), memo));
     }
   }
 

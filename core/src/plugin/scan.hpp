@@ -16,9 +16,13 @@ namespace fastpath::plugin {
 /// Which bytes a path named when it was looked at.
 struct FileIdentity {
   std::uint64_t device = 0, inode = 0, size = 0;
-  std::int64_t modified_ns = 0;
+  std::int64_t modified_ns = 0, changed_ns = 0;
   /// The same file, whatever its content.
   bool same_file(const FileIdentity& other) const noexcept { return device == other.device && inode == other.inode; }
+  /// The same file with the same content. Its time of change counts for nothing: a new link or mode changes that too.
+  bool unchanged(const FileIdentity& other) const noexcept {
+    return same_file(other) && size == other.size && modified_ns == other.modified_ns;
+  }
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
@@ -29,9 +33,29 @@ struct Candidate {
   FileIdentity identity;
   std::string id;  ///< From the metadata; the file name without prefix and suffix where there is none.
   std::optional<Metadata> metadata;
+  std::string sha256;  ///< 64 hexadecimal digits; empty where the content was not read.
   /// `usable` with an empty text if the file may be loaded.
   PluginState state = PluginState::rejected;
   Reason reason;
+};
+
+/// The step that a candidate which is rejected did not pass.
+Stage stage_of(const Candidate& candidate);
+
+/// What reading a file brought to light. Depends on its bytes and on this build of the library alone.
+struct Examination {
+  std::string sha256;
+  std::optional<Metadata> metadata;
+  Reason reason;  ///< `usable`, or what is wrong with it.
+};
+
+/// What is known from earlier about files: an identical file need not be read again.
+class ExaminationMemo {
+ public:
+  virtual ~ExaminationMemo() = default;
+  /// Null if nothing is known about the file of this path and identity. Valid until the next call.
+  virtual const Examination* find(const std::filesystem::path& resolved, const FileIdentity& identity) = 0;
+  virtual void keep(const std::filesystem::path& resolved, const FileIdentity& identity, const Examination& found) = 0;
 };
 
 /// Where plugins are looked for, in order. Reads the environment; creates nothing.
@@ -40,9 +64,13 @@ std::vector<SearchDirectory> search_path(const RegistryOptions& options);
 /// Every file of the directories in search order, each with what is known without loading it: rejected by its content,
 /// disabled, shadowed (a copy, or an id that came earlier), or `usable` so far.
 /// Notes in a directory's reason that it cannot be read.
-std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const RegistryOptions& options);
+/// @param memo  Null: every file is read.
+std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const RegistryOptions& options,
+                            ExaminationMemo* memo = nullptr);
 
 /// Identity of what `path` names now, or nothing.
 std::optional<FileIdentity> identify(const std::filesystem::path& path);
+/// Identity of an open file.
+std::optional<FileIdentity> identify(int descriptor);
 
 }  // namespace fastpath::plugin

@@ -70,6 +70,7 @@ constexpr auto kUsable = PluginState::usable;
 constexpr auto kIdle = PluginState::idle;
 constexpr auto kShadowed = PluginState::shadowed;
 constexpr auto kRejected = PluginState::rejected;
+constexpr auto kQuarantined = PluginState::quarantined;
 
 /// Libraries that were built for this test.
 const std::vector<Expectation>& built_files() {
@@ -226,6 +227,28 @@ TEST_P(Loader, ListsTheFileWithItsStateAndReason) {
   EXPECT_THAT(plugin->reason.text, HasSubstr(GetParam().text));
   EXPECT_EQ(plugin->devices.empty(), plugin->state != PluginState::usable);
   EXPECT_TRUE(plugin->path.is_absolute());
+}
+
+TEST_P(Loader, ReportsEveryStepInItsOrderUpToTheOneThatEndedIt) {
+  using Verdict = fastpath::StageReport::Verdict;
+  const fastpath::ScanReport report = registry_->scan_report();
+  const auto found = std::find_if(report.files.begin(), report.files.end(), [](const fastpath::FileReport& file) {
+    return file.plugin.path.filename() == file_name(GetParam());
+  });
+  ASSERT_NE(found, report.files.end());
+  ASSERT_EQ(found->stages.size(), static_cast<std::size_t>(fastpath::Stage::kernels) + 1);
+  bool failed = false;
+  for (std::size_t i = 0; i < found->stages.size(); ++i) {
+    const fastpath::StageReport& step = found->stages[i];
+    EXPECT_EQ(step.stage, static_cast<fastpath::Stage>(i));
+    EXPECT_EQ(step.verdict == Verdict::passed, step.reason.code == ReasonCode::usable) << to_string(step.stage);
+    if (step.verdict != Verdict::failed) continue;
+    EXPECT_FALSE(failed) << "a second step that failed: " << to_string(step.stage);
+    failed = true;
+    EXPECT_EQ(step.stage, found->stage);
+    EXPECT_EQ(to_string(step.reason.code), to_string(GetParam().code));
+  }
+  EXPECT_EQ(failed, GetParam().state == kRejected || GetParam().state == kIdle || GetParam().state == kQuarantined);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Expectation>& info) { return info.param.name; }

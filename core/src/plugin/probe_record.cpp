@@ -1,0 +1,307 @@
+#include "probe_record.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+namespace fastpath::plugin {
+namespace {
+
+constexpr std::string_view kMagic = "fastpath-probe";
+constexpr std::string_view kVersion = "1";
+constexpr std::string_view kEnd = "end";
+// As many as the host accepts of a plugin.
+constexpr std::size_t kMaxDevices = 1024;
+constexpr std::size_t kMaxKernels = 1u << 16;
+constexpr std::size_t kMaxNotes = 64;
+
+template <class Enum, std::size_t N>
+std::optional<Enum> named(std::string_view name, const std::array<Enum, N>& values) {
+  for (const Enum value : values) {
+    if (name == to_string(value)) return value;
+  }
+  return std::nullopt;
+}
+
+constexpr std::array kStates{PluginState::usable,   PluginState::idle,     PluginState::disabled,
+                             PluginState::shadowed, PluginState::rejected, PluginState::quarantined};
+constexpr std::array kStages{Stage::directory, Stage::file,    Stage::object, Stage::metadata,
+                             Stage::trust,     Stage::cache,   Stage::probe,  Stage::load,
+                             Stage::negotiate, Stage::devices, Stage::kernels};
+constexpr std::array kKinds{DeviceKind::cpu, DeviceKind::cuda, DeviceKind::opencl, DeviceKind::hip,
+                            DeviceKind::extension};
+
+constexpr std::uint64_t kFloat32Bit = 1, kFloat64Bit = 2;
+
+std::uint64_t dtype_bits(const std::vector<DType>& dtypes) {
+  std::uint64_t bits = 0;
+  for (const DType dtype : dtypes) {
+    bits |= dtype == DType::float32 ? kFloat32Bit : dtype == DType::float64 ? kFloat64Bit : 0;
+  }
+  return bits;
+}
+std::optional<std::vector<DType>> dtypes_from(std::string_view text) {
+  const auto bits = read_number<std::uint64_t>(text);
+  if (!bits || *bits > (kFloat32Bit | kFloat64Bit)) return std::nullopt;
+  std::vector<DType> result;
+  if ((*bits & kFloat32Bit) != 0) result.push_back(DType::float32);
+  if ((*bits & kFloat64Bit) != 0) result.push_back(DType::float64);
+  return result;
+}
+
+template <class T>
+std::optional<T> read_small(std::string_view text) {
+  const auto value = read_number<std::int64_t>(text);
+  if (!value || !std::in_range<T>(*value)) return std::nullopt;
+  return static_cast<T>(*value);
+}
+
+std::optional<DeviceInfo> device_from(const std::vector<std::string>& fields) {
+  if (fields.size() != 12) return std::nullopt;
+  const auto kind = parse_device_kind(fields[1]);
+  const auto index = read_small<std::int32_t>(fields[2]);
+  const auto units = read_small<std::uint32_t>(fields[3]);
+  const auto memory = read_number<std::uint64_t>(fields[4]);
+  auto dtypes = dtypes_from(fields[5]);
+  if (!kind || !index || !units || !memory || !dtypes) return std::nullopt;
+  DeviceInfo device;
+  device.device = {*kind, *index};
+  device.units = *units;
+  device.memory_bytes = *memory;
+  device.dtypes = std::move(*dtypes);
+  device.vendor = fields[6];
+  device.name = fields[7];
+  device.arch = fields[8];
+  device.uuid = fields[9];
+  device.pci = fields[10];
+  device.driver = fields[11];
+  return device;
+}
+
+std::optional<KernelInfo> kernel_from(const std::vector<std::string>& fields) {
+  if (fields.size() != 6) return std::nullopt;
+  const auto version = read_small<std::int32_t>(fields[2]);
+  const auto kind = parse_device_kind(fields[3]);
+  auto dtypes = dtypes_from(fields[4]);
+  const auto passes = read_small<std::uint32_t>(fields[5]);
+  if (!version || !kind || !dtypes || !passes) return std::nullopt;
+  KernelInfo kernel;
+  kernel.op = fields[1];
+  kernel.op_version = *version;
+  kernel.device = *kind;
+  kernel.dtypes = std::move(*dtypes);
+  kernel.passes = Passes::from_bits(*passes);
+  return kernel;
+}
+
+}  // namespace
+
+std::optional<DeviceKind> parse_device_kind(std::string_view name) noexcept { return named(name, kKinds); }
+
+template <class T>
+std::optional<T> read_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+template std::optional<std::uint64_t> read_number(std::string_view text);
+template std::optional<std::int64_t> read_number(std::string_view text);
+
+std::string write_fields(const std::vector<std::string_view>& fields) {
+  std::string line;
+  for (const std::string_view field : fields) {
+    if (&field != fields.data()) line += '\t';
+    for (const char c : field) {
+      switch (c) {
+        case '\\':
+          line += "\\\\";
+          break;
+        case '\t':
+          line += "\\t";
+          break;
+        case '\n':
+          line += "\\n";
+          break;
+        default:
+          line += c;
+      }
+    }
+  }
+  line += '\n';
+  return line;
+}
+
+std::optional<std::vector<std::string>> read_fields(std::string_view line) {
+  std::vector<std::string> fields(1);
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\t') {
+      fields.emplace_back();
+    } else if (line[i] != '\\') {
+      fields.back() += line[i];
+    } else {
+      if (++i == line.size()) return std::nullopt;
+      const char c = line[i];
+      if (c != '\\' && c != 't' && c != 'n') return std::nullopt;
+      fields.back() += c == 't' ? '\t' : c == 'n' ? '\n' : '\\';
+    }
+  }
+  return fields;
+}
+
+std::string write_record(const ProbeRecord& record) {
+  std::string text = write_fields({"state", to_string(record.state)});
+  text += write_fields({"stage", to_string(record.stage)});
+  text += write_fields({"reason", to_string(record.reason.code), record.reason.text});
+  for (const DeviceInfo& device : record.devices) {
+    text += write_fields({"device", to_string(device.device.kind), std::to_string(device.device.index),
+                          std::to_string(device.units), std::to_string(device.memory_bytes),
+                          std::to_string(dtype_bits(device.dtypes)), device.vendor, device.name, device.arch,
+                          device.uuid, device.pci, device.driver});
+  }
+  for (const KernelInfo& kernel : record.kernels) {
+    text += write_fields({"kernel", kernel.op, std::to_string(kernel.op_version), to_string(kernel.device),
+                          std::to_string(dtype_bits(kernel.dtypes)), std::to_string(kernel.passes.bits())});
+  }
+  for (std::size_t i = 0; i < std::min(record.notes.size(), kMaxNotes); ++i) {
+    text += write_fields({"note", record.notes[i]});
+  }
+  return text;
+}
+
+bool RecordReader::add(std::string_view line) {
+  const auto fields = read_fields(line);
+  if (!fields) return false;
+  const std::string& key = fields->front();
+  const auto once = [&](bool& seen, std::size_t size) {
+    const bool fine = !seen && fields->size() == size;
+    seen = true;
+    return fine;
+  };
+  if (key == "state") {
+    const auto state = fields->size() == 2 ? named((*fields)[1], kStates) : std::nullopt;
+    record_.state = state.value_or(PluginState::rejected);
+    return once(has_state_, 2) && state;
+  }
+  if (key == "stage") {
+    const auto stage = fields->size() == 2 ? named((*fields)[1], kStages) : std::nullopt;
+    record_.stage = stage.value_or(Stage::probe);
+    return once(has_stage_, 2) && stage;
+  }
+  if (key == "reason") {
+    if (!once(has_reason_, 3)) return false;
+    const auto code = parse_reason_code((*fields)[1]);
+    if (code) record_.reason = {*code, (*fields)[2]};
+    return code.has_value();
+  }
+  if (key == "device") {
+    auto device = device_from(*fields);
+    if (!device || record_.devices.size() >= kMaxDevices) return false;
+    record_.devices.push_back(std::move(*device));
+    return true;
+  }
+  if (key == "kernel") {
+    auto kernel = kernel_from(*fields);
+    if (!kernel || record_.kernels.size() >= kMaxKernels) return false;
+    record_.kernels.push_back(std::move(*kernel));
+    return true;
+  }
+  if (key == "note") {
+    if (fields->size() != 2 || record_.notes.size() >= kMaxNotes) return false;
+    record_.notes.push_back((*fields)[1]);
+    return true;
+  }
+  return false;
+}
+
+std::optional<ProbeRecord> RecordReader::finish() {
+  if (!has_state_ || !has_stage_ || !has_reason_) return std::nullopt;
+  // What contradicts itself was not written by this library.
+  if ((record_.state == PluginState::usable) != (record_.reason.code == ReasonCode::usable)) return std::nullopt;
+  if (record_.state == PluginState::usable && record_.devices.empty()) return std::nullopt;
+  if (record_.stage < Stage::probe) return std::nullopt;
+  return std::move(record_);
+}
+
+std::string write_answer_start(std::string_view core, std::string_view token) {
+  return write_fields({kMagic, kVersion, core}) + write_fields({"token", token});
+}
+
+std::string write_answer_step(Stage stage) { return write_fields({"at", to_string(stage)}); }
+
+std::string write_answer_end(const ProbeAnswer& answer) {
+  std::string text;
+  if (answer.record) text += write_record(*answer.record);
+  for (std::size_t i = 0; i < std::min(answer.effects.size(), kMaxNotes); ++i) {
+    text += write_fields({"effect", answer.effects[i]});
+  }
+  text += write_fields({"peak", std::to_string(answer.peak_bytes)});
+  text += write_fields({kEnd, answer.token});
+  return text;
+}
+
+std::optional<ProbeAnswer> read_answer(std::string_view text, std::string& why) {
+  ProbeAnswer answer;
+  RecordReader reader;
+  bool has_token = false, has_peak = false;
+  std::size_t number = 0;
+  const auto malformed = [&](std::string_view what) {
+    why = fmt::format("line {}: {}", number, what);
+    return std::nullopt;
+  };
+  if (text.size() > kMaxAnswer) return malformed(fmt::format("more than {} bytes", kMaxAnswer));
+  while (!text.empty()) {
+    ++number;
+    const std::size_t end = text.find('\n');
+    if (answer.complete) return malformed("something after its end");
+    // The start of a line that was being written when the process ended.
+    if (end == std::string_view::npos && number > 1) break;
+    if (end == std::string_view::npos) return malformed("not the start of an answer");
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    const auto fields = read_fields(line);
+    if (!fields) return malformed("a malformed escape");
+    const std::string& key = fields->front();
+    const auto field = [&](std::size_t i) -> std::string_view {
+      return i < fields->size() ? std::string_view((*fields)[i]) : std::string_view();
+    };
+    if (number == 1) {
+      if (key != kMagic || fields->size() != 3) return malformed("not the start of an answer");
+      if (field(1) != kVersion) return malformed(fmt::format("version '{}', expected {}", field(1), kVersion));
+      answer.core = field(2);
+    } else if (number == 2) {
+      if (key != "token" || fields->size() != 2) return malformed("no token");
+      answer.token = field(1);
+      has_token = true;
+    } else if (key == "at") {
+      const auto stage = fields->size() == 2 ? named(field(1), kStages) : std::nullopt;
+      if (!stage || answer.begun.size() >= kStages.size()) return malformed("an unknown step");
+      answer.begun.push_back(*stage);
+    } else if (key == "effect") {
+      if (fields->size() != 2 || answer.effects.size() >= kMaxNotes) return malformed("a malformed effect");
+      answer.effects.emplace_back(field(1));
+    } else if (key == "peak") {
+      const auto bytes = fields->size() == 2 ? read_number<std::uint64_t>(field(1)) : std::nullopt;
+      if (!bytes || has_peak) return malformed("a malformed number of bytes");
+      answer.peak_bytes = *bytes;
+      has_peak = true;
+    } else if (key == kEnd) {
+      if (fields->size() != 2 || field(1) != answer.token) return malformed("an end that is not the helper's");
+      answer.record = reader.finish();
+      if (!answer.record || !has_peak) return malformed("its end, before it said everything");
+      answer.complete = true;
+    } else if (!reader.add(line)) {
+      return malformed("malformed, or not known");
+    }
+  }
+  if (!has_token) {
+    why = "ends before its second line";
+    return std::nullopt;
+  }
+  return answer;
+}
+
+}  // namespace fastpath::plugin
