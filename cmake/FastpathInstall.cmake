@@ -10,7 +10,8 @@ install(TARGETS fastpath_sdk EXPORT fastpath-sdk FILE_SET HEADERS COMPONENT sdk)
 install(FILES sdk/cmake/FastpathPlugin.cmake sdk/cmake/plugin.map DESTINATION "${package_dir}" COMPONENT sdk)
 install(DIRECTORY sdk/template DESTINATION "${CMAKE_INSTALL_DATADIR}/fastpath" COMPONENT sdk)
 # What a vendor reads, with the documents that these refer to.
-install(FILES docs/plugin-contract.md docs/reasons.md docs/operators.md docs/conventions.md
+install(FILES docs/plugin-contract.md docs/write-a-plugin.md docs/abi-policy.md docs/reasons.md docs/operators.md
+              docs/conventions.md
   DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT sdk)
 
 install(TARGETS fastpath EXPORT fastpath-core
