@@ -1,6 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "fastpath/export.hpp"
 #include "fastpath/registry.hpp"
@@ -16,6 +21,12 @@ struct ContextOptions {
   bool gate = true;
   /// Compare every Nth evaluation with the reference; 0: the value of FASTPATH_SHADOW, or never.
   int shadow = 0;
+  /// Receives what plugins log, from any thread; it must not throw. Levels: 0 debug, 1 information, 2 warning, 3 error.
+  /// A plugin is in a process once, so what it is offered is the process's: the last context that brings a sink, or a
+  /// value for a key, sets it.
+  std::function<void(std::int32_t level, std::string_view text)> log = nullptr;
+  /// Values that plugins may look up, by key (each plugin documents its own).
+  std::map<std::string, std::string> plugin_configuration = {};
 };
 
 /// What one host shares between its models: plugins, kernels that failed, the thread budget. Thread-safe.

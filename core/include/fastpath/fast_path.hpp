@@ -76,6 +76,10 @@ class FASTPATH_EXPORT FastPathModule : public Module {
   std::uint64_t saved_bytes(const OpCall& call) const;
   /// Evaluates by the reference, whatever is chosen. Tensors on the CPU.
   void run_reference(const OpCall& call);
+  /// The same with other parameters than the module's own, in the order and the shapes of op_parameters(). Constants
+  /// from which a module has derived something (a basis) must be its own. @throws Error(invalid_argument) for another
+  /// number of them.
+  void run_reference(const OpCall& call, const std::vector<Tensor>& parameters);
   const std::optional<Reason>& last_failure() const noexcept;
 
   /// Parameters and buffers in the order of the op's schema, converted once per version to `dtype`. Undefined where an
@@ -121,9 +125,37 @@ struct Decision {
   bool fast() const noexcept { return choice != "reference"; }
 };
 
+/// The decisions of one selection, one per module in definition order. Copies share one list, so that an evaluation can
+/// keep those of the one before; a const Decisions may be read from several threads.
+class FASTPATH_EXPORT Decisions {
+ public:
+  using value_type = Decision;
+  using const_iterator = std::vector<Decision>::const_iterator;
+  using iterator = const_iterator;
+  Decisions() = default;
+  Decisions(std::vector<Decision> list)  // NOLINT: a list is a list
+      : list_(std::make_shared<std::vector<Decision>>(std::move(list))) {}
+
+  const std::vector<Decision>& list() const noexcept;
+  operator const std::vector<Decision>&() const noexcept { return list(); }  // NOLINT: reads like one
+  const_iterator begin() const noexcept { return list().begin(); }
+  const_iterator end() const noexcept { return list().end(); }
+  std::size_t size() const noexcept { return list().size(); }
+  bool empty() const noexcept { return list().empty(); }
+  const Decision& operator[](std::size_t i) const { return list()[i]; }
+  const Decision& at(std::size_t i) const { return list().at(i); }
+  const Decision& front() const { return list().front(); }
+  const Decision& back() const { return list().back(); }
+  /// A list that is this object's alone: copied first if it is shared.
+  std::vector<Decision>& edit();
+
+ private:
+  std::shared_ptr<std::vector<Decision>> list_;
+};
+
 /// Which kernel, or the reference, each module uses in one evaluation.
 struct FASTPATH_EXPORT Selection {
-  std::vector<Decision> decisions;
+  Decisions decisions;
   bool any_fast() const noexcept;
   explicit operator bool() const noexcept { return any_fast(); }
 };

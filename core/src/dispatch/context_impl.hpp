@@ -10,6 +10,10 @@
 
 namespace fastpath {
 
+struct FastPathKernelWarning;
+/// Tells the handler of kernel warnings, or stderr if there is none.
+void warn_about_kernel(const FastPathKernelWarning& warning);
+
 class Context::Impl {
  public:
   explicit Impl(ContextOptions options);

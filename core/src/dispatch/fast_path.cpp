@@ -184,6 +184,16 @@ void FastPathModule::run_reference(const OpCall& call) {
   reference(call, op_parameters(call_dtype(call)));
 }
 
+void FastPathModule::run_reference(const OpCall& call, const std::vector<Tensor>& parameters) {
+  const std::size_t expected = op_parameters(call_dtype(call)).size();
+  if (parameters.size() != expected) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: {} parameters, expected {}", op().id, parameters.size(), expected));
+  }
+  check_devices(call, Device::cpu(), op().id);
+  reference(call, parameters);
+}
+
 plugin::CallStatus FastPathModule::State::run_active(const FastPathModule& module, const OpCall& call, DType dtype) {
   Slot& slot = *active;
   const std::uint64_t current = version();

@@ -222,6 +222,16 @@ Support FastPathModule::fast_supported(const Device& device, DType dtype, Passes
   return all;
 }
 
+const std::vector<Decision>& Decisions::list() const noexcept {
+  static const auto* none = new std::vector<Decision>();
+  return list_ ? *list_ : *none;
+}
+
+std::vector<Decision>& Decisions::edit() {
+  if (!list_ || list_.use_count() > 1) list_ = std::make_shared<std::vector<Decision>>(list());
+  return *list_;
+}
+
 bool Selection::any_fast() const noexcept {
   return std::any_of(decisions.begin(), decisions.end(), [](const Decision& decision) { return decision.fast(); });
 }
@@ -245,35 +255,36 @@ FastCapableRange iter_fast_capable(Module& model, const Device& device, DType dt
 
 Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, const AutoPolicy* policy,
                  const Device& device, DType dtype, ProblemSize size, Passes passes, Context* context) {
-  Selection selection;
+  std::vector<Decision> decisions;
   for (const NamedFastModule& named : modules) {
     named.module->state().active = nullptr;
     named.module->state().last_failure.reset();
   }
   if (use_fast == UseFast::never) {
     for (const NamedFastModule& named : modules) {
-      selection.decisions.push_back(
+      decisions.push_back(
           {named.name, named.module->op().id, "reference", {ReasonCode::forced_reference, "use_fast is false"}, {}});
     }
-    return selection;
+    return {std::move(decisions)};
   }
   Setting setting{use_fast, policy, device, dtype, size, passes, context != nullptr ? *context : Context::process()};
   const std::optional<DeviceInfo> info = find_device(setting.context, device);
   std::map<const FastPathModule*, std::string> parent;
   for (const NamedFastModule& named : modules) {
     if (const auto found = parent.find(named.module); found != parent.end()) {
-      selection.decisions.push_back({named.name,
-                                     named.module->op().id,
-                                     "reference",
-                                     {ReasonCode::covered_by_parent, fmt::format("{} does its work", found->second)},
-                                     {}});
+      decisions.push_back({named.name,
+                           named.module->op().id,
+                           "reference",
+                           {ReasonCode::covered_by_parent, fmt::format("{} does its work", found->second)},
+                           {}});
       continue;
     }
-    selection.decisions.push_back(decide(named, setting, info));
+    decisions.push_back(decide(named, setting, info));
     if (named.module->fast_active()) {
       for (const FastPathModule* child : named.module->covered()) parent.emplace(child, named.name);
     }
   }
+  Selection selection{std::move(decisions)};
   if (dtype == DType::float32 && selection) warn_float32_once();
   return selection;
 }

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "dispatch/context_impl.hpp"
+
 namespace fastpath {
 namespace {
 
@@ -20,7 +22,30 @@ WarningHandler& current_handler() {
   return *handler;
 }
 
+KernelWarningHandler& current_kernel_handler() {
+  static auto* handler = new KernelWarningHandler();
+  return *handler;
+}
+
 }  // namespace
+
+KernelWarningHandler set_kernel_warning_handler(KernelWarningHandler handler) {
+  const std::lock_guard lock(handler_mutex());
+  return std::exchange(current_kernel_handler(), std::move(handler));
+}
+
+void warn_about_kernel(const FastPathKernelWarning& warning) {
+  KernelWarningHandler handler;
+  {
+    const std::lock_guard lock(handler_mutex());
+    handler = current_kernel_handler();
+  }
+  if (handler) {
+    handler(warning);
+  } else {
+    std::fprintf(stderr, "fastpath: warning: %s\n", warning.text.c_str());
+  }
+}
 
 WarningHandler set_warning_handler(WarningHandler handler) {
   const std::lock_guard lock(handler_mutex());

@@ -226,7 +226,7 @@ void Executor::note_failure(const Step& step) {
     throw Error(ErrorCode::strict_violation, fmt::format("{}: {} (strict mode)", step.name, reason.text));
   }
   if (settings_.selection == nullptr) return;
-  for (Decision& decision : settings_.selection->decisions) {
+  for (Decision& decision : settings_.selection->decisions.edit()) {
     if (decision.module != step.name) continue;
     for (Candidate& candidate : decision.candidates) {
       if (candidate.plugin != decision.choice) continue;
