@@ -17,6 +17,7 @@ install(FILES docs/plugin-contract.md docs/write-a-plugin.md docs/abi-policy.md 
 install(TARGETS fastpath EXPORT fastpath-core
   LIBRARY COMPONENT core
   FILE_SET HEADERS COMPONENT core)
+install(TARGETS fastpath_probe RUNTIME COMPONENT core)
 if(TARGET fastpath_cli)
   set_target_properties(fastpath_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS fastpath_cli RUNTIME COMPONENT core)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 
@@ -32,6 +33,11 @@ void add_plugin_options(CommandLine& line) {
   line.add()("plugin-path", many("DIR"), "search this directory first; may be repeated");
   line.add()("enable", many("GLOB"), "use only plugins whose id matches; may be repeated");
   line.add()("disable", many("GLOB"), "do not use plugins whose id matches; may be repeated");
+  line.add()("probe", one("HOW"),
+             "helper: try each plugin in a process of its own first; in-process: do not; automatic (default): where "
+             "the helper program is installed");
+  line.add()("retry", po::bool_switch(), "try again plugins that were quarantined in an earlier run");
+  line.add()("no-cache", po::bool_switch(), "neither use nor keep what trying plugins found");
 }
 
 RegistryOptions registry_options(const CommandLine& line) {
@@ -45,6 +51,14 @@ RegistryOptions registry_options(const CommandLine& line) {
   }
   if (line.given("enable")) options.enable = line.list("enable");
   options.disable = line.list("disable");
+  if (line.given("probe")) {
+    options.probe = parsed(line, "probe", [](std::string text) {
+      std::replace(text.begin(), text.end(), '-', '_');
+      return parse_probe_mode(text);
+    });
+  }
+  options.retry = line.get<bool>("retry");
+  options.use_cache = !line.get<bool>("no-cache");
   return options;
 }
 

@@ -8,7 +8,8 @@
 
 namespace fastpath::cli {
 
-/// Options that choose plugins: --plugin-path, --enable, --disable.
+/// Options that choose plugins, and say how they are tried: --plugin-path, --enable, --disable, --probe, --retry,
+/// --no-cache.
 void add_plugin_options(CommandLine& line);
 RegistryOptions registry_options(const CommandLine& line);
 

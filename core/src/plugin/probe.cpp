@@ -45,7 +45,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLook{20};
 constexpr std::chrono::milliseconds kLookAtSilent{1};
 constexpr std::size_t kMaxQuoted = 200;  // bytes of output that a reason quotes
-constexpr int kAnswerDescriptor = 3;     // in the helper process
+// Descriptors in the helper process.
+constexpr int kInput = 0, kOutput = 1, kErrors = 2, kAnswer = 3;
 
 class Descriptor {
  public:
@@ -201,16 +202,15 @@ Trial::Trial(const fs::path& program, const Candidate& candidate, const ProbeLim
   for (const int descriptor : {answer.source.get(), output.source.get()}) {
     ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK);
   }
-  const std::vector<std::string> arguments{"--answer-fd", std::to_string(kAnswerDescriptor), "--token", token_,
+  const std::vector<std::string> arguments{"--answer-fd", std::to_string(kAnswer), "--token", token_,
                                            candidate.resolved.string()};
   bp::group group;
   std::error_code error;
   {
     const HeldSignals held;
-    bp::child child(bp::exe = program.string(), bp::args = arguments, bp::posix::fd.bind(STDIN_FILENO, input.get()),
-                    bp::posix::fd.bind(STDOUT_FILENO, output.sink.get()),
-                    bp::posix::fd.bind(STDERR_FILENO, output.sink.get()),
-                    bp::posix::fd.bind(kAnswerDescriptor, answer.sink.get()), group, bp::posix::use_vfork, error);
+    bp::child child(bp::exe = program.string(), bp::args = arguments, bp::posix::fd.bind(kInput, input.get()),
+                    bp::posix::fd.bind(kOutput, output.sink.get()), bp::posix::fd.bind(kErrors, output.sink.get()),
+                    bp::posix::fd.bind(kAnswer, answer.sink.get()), group, bp::posix::use_vfork, error);
     // Waited for here, with a deadline and without its SIGCHLD.
     if (!error) {
       pid_ = child.id();

@@ -235,22 +235,26 @@ void ProbeCache::keep(const fs::path& resolved, const FileIdentity& identity, co
   fresh_.memos.insert_or_assign(resolved.native(), std::move(memo));
 }
 
-const ProbeRecord* ProbeCache::find_result(std::string_view sha256) {
+std::optional<ProbeRecord> ProbeCache::take_result(std::string_view sha256, bool retry) {
   load();
   const auto found = content_.results.find(sha256);
-  if (found == content_.results.end()) return nullptr;
-  const Result& result = found->second;
+  if (found == content_.results.end()) return std::nullopt;
+  Result& result = found->second;
   const std::int64_t age = now_seconds() - result.seconds;
   const bool old = age < 0 || age > kSecondsWithoutDevice;
-  return result.record.reason.code == ReasonCode::no_device && old ? nullptr : &result.record;
+  std::optional<ProbeRecord> record;
+  if ((result.record.reason.code != ReasonCode::no_device || !old) &&
+      (result.record.state != PluginState::quarantined || !retry)) {
+    record = std::move(result.record);
+  }
+  content_.results.erase(found);
+  return record;
 }
 
 void ProbeCache::keep_result(std::string_view sha256, const ProbeRecord& record) {
   if (file_.empty() || sha256.empty() || !lasting(record)) return;
   if (write_record(record).size() > kMaxRecord) return;
-  const Result result{now_seconds(), record};
-  content_.results.insert_or_assign(std::string(sha256), result);
-  fresh_.results.insert_or_assign(std::string(sha256), result);
+  fresh_.results.insert_or_assign(std::string(sha256), Result{now_seconds(), record});
 }
 
 bool ProbeCache::read(Content& content, std::string& why) const {
@@ -293,15 +297,16 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
     why = fmt::format("line {}: {}; it is written anew", number, what);
     return false;
   };
-  std::optional<RecordReader> reader;
+  FieldReader words;
+  RecordReader reader;
+  bool in_record = false;
   std::string sha256;
   std::int64_t seconds = 0;
   const auto finish = [&] {
-    if (!reader) return true;
-    std::optional<ProbeRecord> record = reader->finish();
-    reader.reset();
+    if (!std::exchange(in_record, false)) return true;
+    std::optional<ProbeRecord> record = reader.finish();
     if (!record) return false;
-    content.results.insert_or_assign(std::move(sha256), Result{seconds, std::move(*record)});
+    content.results.insert_or_assign(content.results.end(), std::move(sha256), Result{seconds, std::move(*record)});
     return true;
   };
   bool ended = false;
@@ -312,12 +317,10 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end + 1);
     if (number > 2 && !line.starts_with("file\t") && !line.starts_with("result\t") && line != kEnd) {
-      if (!reader || !reader->add(line)) return malformed("malformed, or not known");
+      if (!in_record || !reader.add(line)) return malformed("malformed, or not known");
       continue;
     }
-    const auto fields = read_fields(line);
-    if (!fields) return malformed("a malformed escape");
-    const auto& words = *fields;
+    if (!words.read(line)) return malformed("a malformed escape");
     if (number == 1) {
       if (words.size() != 2 || words[0] != kMagic || words[1] != kVersion) return malformed("another format");
     } else if (number == 2) {
@@ -330,9 +333,9 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
       } else if (words[0] == "result") {
         const auto time = words.size() == 3 ? read_number<std::int64_t>(words[2]) : std::nullopt;
         if (!time || content.results.size() >= kMaxResults) return malformed("a malformed result");
-        sha256 = words[1];
+        sha256 = words.text(1);
         seconds = *time;
-        reader.emplace();
+        in_record = true;
       } else {
         constexpr std::size_t kWithout = 10, kWith = 19;
         if ((words.size() != kWithout && words.size() != kWith) || content.memos.size() >= kMaxMemos) {
@@ -345,8 +348,8 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
         if (std::count(numbers.begin(), numbers.end(), std::nullopt) > 0 || !code) return malformed("a malformed file");
         memo.identity = {static_cast<std::uint64_t>(*numbers[0]), static_cast<std::uint64_t>(*numbers[1]),
                          static_cast<std::uint64_t>(*numbers[2]), *numbers[3], *numbers[4]};
-        memo.found.sha256 = words[7];
-        memo.found.reason = {*code, words[9]};
+        memo.found.sha256 = words.text(7);
+        memo.found.reason = {*code, words.text(9)};
         if (words.size() == kWith) {
           Metadata metadata;
           const std::array targets{&metadata.abi_version, &metadata.abi_min, &metadata.abi_max, &metadata.sdk_version};
@@ -355,10 +358,10 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
             if (!value || *value > UINT32_MAX) return malformed("a malformed version");
             *targets[i] = static_cast<std::uint32_t>(*value);
           }
-          metadata.id = words[14];
-          metadata.vendor = words[15];
-          metadata.version = words[16];
-          metadata.build_tag = words[17];
+          metadata.id = words.text(14);
+          metadata.vendor = words.text(15);
+          metadata.version = words.text(16);
+          metadata.build_tag = words.text(17);
           auto kinds = kinds_from(words[18]);
           if (!kinds || !is_plugin_id(metadata.id)) return malformed("a malformed id or kind");
           metadata.device_kinds = std::move(*kinds);
@@ -366,7 +369,7 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
         }
         // A file that passed has a record.
         if (memo.found.reason.code == ReasonCode::usable && !memo.found.metadata) return malformed("no metadata");
-        content.memos.insert_or_assign(words[1], std::move(memo));
+        content.memos.insert_or_assign(content.memos.end(), words.text(1), std::move(memo));
       }
     }
   }

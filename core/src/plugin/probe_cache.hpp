@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +33,9 @@ class ProbeCache final : public ExaminationMemo {
   const Examination* find(const std::filesystem::path& resolved, const FileIdentity& identity) override;
   void keep(const std::filesystem::path& resolved, const FileIdentity& identity, const Examination& found) override;
 
-  /// What came of the plugin of this content, unless it is too old to count. Valid until the next call.
-  const ProbeRecord* find_result(std::string_view sha256);
+  /// What came of the plugin of this content, unless it is too old to count. Each is given away once.
+  /// @param retry  As if nothing were known of what is quarantined.
+  std::optional<ProbeRecord> take_result(std::string_view sha256, bool retry);
   /// Keeps it if it would come out the same next time: not what depends on other files than the plugin.
   void keep_result(std::string_view sha256, const ProbeRecord& record);
 

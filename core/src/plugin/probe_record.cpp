@@ -59,7 +59,7 @@ std::optional<T> read_small(std::string_view text) {
   return static_cast<T>(*value);
 }
 
-std::optional<DeviceInfo> device_from(const std::vector<std::string>& fields) {
+std::optional<DeviceInfo> device_from(const FieldReader& fields) {
   if (fields.size() != 12) return std::nullopt;
   const auto kind = parse_device_kind(fields[1]);
   const auto index = read_small<std::int32_t>(fields[2]);
@@ -72,16 +72,16 @@ std::optional<DeviceInfo> device_from(const std::vector<std::string>& fields) {
   device.units = *units;
   device.memory_bytes = *memory;
   device.dtypes = std::move(*dtypes);
-  device.vendor = fields[6];
-  device.name = fields[7];
-  device.arch = fields[8];
-  device.uuid = fields[9];
-  device.pci = fields[10];
-  device.driver = fields[11];
+  device.vendor = fields.text(6);
+  device.name = fields.text(7);
+  device.arch = fields.text(8);
+  device.uuid = fields.text(9);
+  device.pci = fields.text(10);
+  device.driver = fields.text(11);
   return device;
 }
 
-std::optional<KernelInfo> kernel_from(const std::vector<std::string>& fields) {
+std::optional<KernelInfo> kernel_from(const FieldReader& fields) {
   if (fields.size() != 6) return std::nullopt;
   const auto version = read_small<std::int32_t>(fields[2]);
   const auto kind = parse_device_kind(fields[3]);
@@ -89,7 +89,7 @@ std::optional<KernelInfo> kernel_from(const std::vector<std::string>& fields) {
   const auto passes = read_small<std::uint32_t>(fields[5]);
   if (!version || !kind || !dtypes || !passes) return std::nullopt;
   KernelInfo kernel;
-  kernel.op = fields[1];
+  kernel.op = fields.text(1);
   kernel.op_version = *version;
   kernel.device = *kind;
   kernel.dtypes = std::move(*dtypes);
@@ -113,7 +113,7 @@ template std::optional<std::int64_t> read_number(std::string_view text);
 
 std::string write_fields(const std::vector<std::string_view>& fields) {
   std::string line;
-  for (const std::string_view field : fields) {
+  for (const std::string_view& field : fields) {
     if (&field != fields.data()) line += '\t';
     for (const char c : field) {
       switch (c) {
@@ -135,21 +135,30 @@ std::string write_fields(const std::vector<std::string_view>& fields) {
   return line;
 }
 
-std::optional<std::vector<std::string>> read_fields(std::string_view line) {
-  std::vector<std::string> fields(1);
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '\t') {
-      fields.emplace_back();
-    } else if (line[i] != '\\') {
-      fields.back() += line[i];
+bool FieldReader::read(std::string_view line) {
+  fields_.clear();
+  unescaped_.clear();
+  for (;;) {
+    const std::size_t tab = line.find('\t');
+    const std::string_view field = line.substr(0, tab);
+    if (field.find('\\') == std::string_view::npos) {
+      fields_.push_back(field);
     } else {
-      if (++i == line.size()) return std::nullopt;
-      const char c = line[i];
-      if (c != '\\' && c != 't' && c != 'n') return std::nullopt;
-      fields.back() += c == 't' ? '\t' : c == 'n' ? '\n' : '\\';
+      std::string& text = unescaped_.emplace_back();
+      for (std::size_t i = 0; i < field.size(); ++i) {
+        if (field[i] != '\\') {
+          text += field[i];
+          continue;
+        }
+        const char c = ++i < field.size() ? field[i] : '\0';
+        if (c != '\\' && c != 't' && c != 'n') return false;
+        text += c == 't' ? '\t' : c == 'n' ? '\n' : '\\';
+      }
+      fields_.push_back(text);
     }
+    if (tab == std::string_view::npos) return true;
+    line.remove_prefix(tab + 1);
   }
-  return fields;
 }
 
 std::string write_record(const ProbeRecord& record) {
@@ -173,57 +182,54 @@ std::string write_record(const ProbeRecord& record) {
 }
 
 bool RecordReader::add(std::string_view line) {
-  const auto fields = read_fields(line);
-  if (!fields) return false;
-  const std::string& key = fields->front();
-  const auto once = [&](bool& seen, std::size_t size) {
-    const bool fine = !seen && fields->size() == size;
-    seen = true;
-    return fine;
-  };
-  if (key == "state") {
-    const auto state = fields->size() == 2 ? named((*fields)[1], kStates) : std::nullopt;
-    record_.state = state.value_or(PluginState::rejected);
-    return once(has_state_, 2) && state;
-  }
-  if (key == "stage") {
-    const auto stage = fields->size() == 2 ? named((*fields)[1], kStages) : std::nullopt;
-    record_.stage = stage.value_or(Stage::probe);
-    return once(has_stage_, 2) && stage;
-  }
-  if (key == "reason") {
-    if (!once(has_reason_, 3)) return false;
-    const auto code = parse_reason_code((*fields)[1]);
-    if (code) record_.reason = {*code, (*fields)[2]};
-    return code.has_value();
-  }
-  if (key == "device") {
-    auto device = device_from(*fields);
-    if (!device || record_.devices.size() >= kMaxDevices) return false;
-    record_.devices.push_back(std::move(*device));
-    return true;
-  }
+  if (!fields_.read(line)) return false;
+  const std::string_view key = fields_[0];
+  const std::size_t size = fields_.size();
   if (key == "kernel") {
-    auto kernel = kernel_from(*fields);
+    auto kernel = kernel_from(fields_);
     if (!kernel || record_.kernels.size() >= kMaxKernels) return false;
     record_.kernels.push_back(std::move(*kernel));
     return true;
   }
-  if (key == "note") {
-    if (fields->size() != 2 || record_.notes.size() >= kMaxNotes) return false;
-    record_.notes.push_back((*fields)[1]);
+  if (key == "device") {
+    auto device = device_from(fields_);
+    if (!device || record_.devices.size() >= kMaxDevices) return false;
+    record_.devices.push_back(std::move(*device));
     return true;
+  }
+  if (key == "note") {
+    if (size != 2 || record_.notes.size() >= kMaxNotes) return false;
+    record_.notes.push_back(fields_.text(1));
+    return true;
+  }
+  if (key == "state") {
+    const auto state = size == 2 ? named(fields_[1], kStates) : std::nullopt;
+    if (state) record_.state = *state;
+    return !std::exchange(has_state_, true) && state;
+  }
+  if (key == "stage") {
+    const auto stage = size == 2 ? named(fields_[1], kStages) : std::nullopt;
+    if (stage) record_.stage = *stage;
+    return !std::exchange(has_stage_, true) && stage;
+  }
+  if (key == "reason") {
+    const auto code = size == 3 ? parse_reason_code(fields_[1]) : std::nullopt;
+    if (code) record_.reason = {*code, fields_.text(2)};
+    return !std::exchange(has_reason_, true) && code;
   }
   return false;
 }
 
 std::optional<ProbeRecord> RecordReader::finish() {
-  if (!has_state_ || !has_stage_ || !has_reason_) return std::nullopt;
+  ProbeRecord record = std::exchange(record_, {});
+  const bool complete = has_state_ && has_stage_ && has_reason_;
+  has_state_ = has_stage_ = has_reason_ = false;
+  if (!complete) return std::nullopt;
   // What contradicts itself was not written by this library.
-  if ((record_.state == PluginState::usable) != (record_.reason.code == ReasonCode::usable)) return std::nullopt;
-  if (record_.state == PluginState::usable && record_.devices.empty()) return std::nullopt;
-  if (record_.stage < Stage::probe) return std::nullopt;
-  return std::move(record_);
+  if ((record.state == PluginState::usable) != (record.reason.code == ReasonCode::usable)) return std::nullopt;
+  if (record.state == PluginState::usable && record.devices.empty()) return std::nullopt;
+  if (record.stage < Stage::probe) return std::nullopt;
+  return record;
 }
 
 std::string write_answer_start(std::string_view core, std::string_view token) {
@@ -246,6 +252,7 @@ std::string write_answer_end(const ProbeAnswer& answer) {
 std::optional<ProbeAnswer> read_answer(std::string_view text, std::string& why) {
   ProbeAnswer answer;
   RecordReader reader;
+  FieldReader fields;
   bool has_token = false, has_peak = false;
   std::size_t number = 0;
   const auto malformed = [&](std::string_view what) {
@@ -262,34 +269,30 @@ std::optional<ProbeAnswer> read_answer(std::string_view text, std::string& why) 
     if (end == std::string_view::npos) return malformed("not the start of an answer");
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end + 1);
-    const auto fields = read_fields(line);
-    if (!fields) return malformed("a malformed escape");
-    const std::string& key = fields->front();
-    const auto field = [&](std::size_t i) -> std::string_view {
-      return i < fields->size() ? std::string_view((*fields)[i]) : std::string_view();
-    };
+    if (!fields.read(line)) return malformed("a malformed escape");
+    const std::string_view key = fields[0];
     if (number == 1) {
-      if (key != kMagic || fields->size() != 3) return malformed("not the start of an answer");
-      if (field(1) != kVersion) return malformed(fmt::format("version '{}', expected {}", field(1), kVersion));
-      answer.core = field(2);
+      if (key != kMagic || fields.size() != 3) return malformed("not the start of an answer");
+      if (fields[1] != kVersion) return malformed(fmt::format("version '{}', expected {}", fields[1], kVersion));
+      answer.core = fields[2];
     } else if (number == 2) {
-      if (key != "token" || fields->size() != 2) return malformed("no token");
-      answer.token = field(1);
+      if (key != "token" || fields.size() != 2) return malformed("no token");
+      answer.token = fields[1];
       has_token = true;
     } else if (key == "at") {
-      const auto stage = fields->size() == 2 ? named(field(1), kStages) : std::nullopt;
+      const auto stage = fields.size() == 2 ? named(fields[1], kStages) : std::nullopt;
       if (!stage || answer.begun.size() >= kStages.size()) return malformed("an unknown step");
       answer.begun.push_back(*stage);
     } else if (key == "effect") {
-      if (fields->size() != 2 || answer.effects.size() >= kMaxNotes) return malformed("a malformed effect");
-      answer.effects.emplace_back(field(1));
+      if (fields.size() != 2 || answer.effects.size() >= kMaxNotes) return malformed("a malformed effect");
+      answer.effects.emplace_back(fields[1]);
     } else if (key == "peak") {
-      const auto bytes = fields->size() == 2 ? read_number<std::uint64_t>(field(1)) : std::nullopt;
+      const auto bytes = fields.size() == 2 ? read_number<std::uint64_t>(fields[1]) : std::nullopt;
       if (!bytes || has_peak) return malformed("a malformed number of bytes");
       answer.peak_bytes = *bytes;
       has_peak = true;
     } else if (key == kEnd) {
-      if (fields->size() != 2 || field(1) != answer.token) return malformed("an end that is not the helper's");
+      if (fields.size() != 2 || fields[1] != answer.token) return malformed("an end that is not the helper's");
       answer.record = reader.finish();
       if (!answer.record || !has_peak) return malformed("its end, before it said everything");
       answer.complete = true;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,16 +27,34 @@ struct ProbeRecord {
 /// One line each, without a line that says where the record ends.
 std::string write_record(const ProbeRecord& record);
 
+/// A line of fields.
+std::string write_fields(const std::vector<std::string_view>& fields);
+
+/// Splits lines into fields; keeps its memory from line to line, since a cache has thousands of them.
+class FieldReader {
+ public:
+  /// @return False if an escape is malformed.
+  bool read(std::string_view line);
+  /// Valid until the next read(), and as long as the line is.
+  std::size_t size() const noexcept { return fields_.size(); }
+  std::string_view operator[](std::size_t i) const noexcept { return fields_[i]; }
+  std::string text(std::size_t i) const { return std::string(fields_[i]); }
+
+ private:
+  std::vector<std::string_view> fields_;
+  std::deque<std::string> unescaped_;
+};
 /// Reads the lines of a record one by one.
 class RecordReader {
  public:
   /// @return  False if the line is none of a record, malformed, or one too many.
   bool add(std::string_view line);
-  /// The record, or nothing if a part that must be there did not come.
+  /// The record, or nothing if a part that must be there did not come. The reader then starts anew.
   std::optional<ProbeRecord> finish();
 
  private:
   ProbeRecord record_;
+  FieldReader fields_;
   bool has_state_ = false, has_stage_ = false, has_reason_ = false;
 };
 
@@ -65,9 +85,6 @@ std::string write_answer_end(const ProbeAnswer& answer);
 /// @return Nothing if it is no answer, or one of another version; `why` then says what is wrong with it.
 std::optional<ProbeAnswer> read_answer(std::string_view text, std::string& why);
 
-/// Fields of a line, and back. Nothing if an escape is malformed.
-std::string write_fields(const std::vector<std::string_view>& fields);
-std::optional<std::vector<std::string>> read_fields(std::string_view line);
 /// A decimal number, all of the text. Nothing for anything else.
 template <class T>
 std::optional<T> read_number(std::string_view text);

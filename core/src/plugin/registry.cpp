@@ -1,10 +1,12 @@
 #include "fastpath/registry.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -13,6 +15,8 @@
 #include "fastpath/error.hpp"
 #include "loaded.hpp"
 #include "plugin.hpp"
+#include "probe.hpp"
+#include "probe_cache.hpp"
 #include "scan.hpp"
 
 namespace fastpath {
@@ -77,9 +81,26 @@ class Steps {
   FileReport& report_;
 };
 
+/// How plugins are tried: what the options ask for, else the environment.
+/// @throws Error(invalid_argument) if the variable holds no mode.
+ProbeMode resolve(ProbeMode asked) {
+  if (asked != ProbeMode::automatic) return asked;
+  const char* const value = ::secure_getenv("FASTPATH_PROBE");  // null in a process with elevated rights
+  if (value == nullptr || *value == '\0') return ProbeMode::automatic;
+  try {
+    return parse_probe_mode(value);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("FASTPATH_PROBE: {}", error.what()));
+  }
+}
+
+bool contains(const std::vector<DeviceKind>& kinds, DeviceKind kind) {
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
 class Registry final : public PluginRegistry::Impl {
  public:
-  explicit Registry(RegistryOptions options) : options_(std::move(options)) {}
+  explicit Registry(RegistryOptions options) : options_(std::move(options)), mode_(resolve(options_.probe)) {}
 
   std::vector<SearchDirectory> search_path() const override {
     const std::lock_guard lock(mutex_);
@@ -88,42 +109,48 @@ class Registry final : public PluginRegistry::Impl {
 
   std::vector<PluginInfo> plugins() override {
     std::unique_lock lock(mutex_);
-    scan(lock);
-    for (Entry& entry : entries_) load(lock, entry);
+    try_all(lock);
     return infos();
   }
 
   ScanReport scan_report() override {
-    plugins();
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    try_all(lock);
     ScanReport report;
     report.directories = directories_;
     report.files.reserve(entries_.size());
     for (const Entry& entry : entries_) report.files.push_back(report_of(entry));
-    report.cache = {ReasonCode::not_needed, "nothing is kept"};
-    report.probe = {ReasonCode::disabled, "plugins are tried in this process"};
+    report.probe_program = program_;
+    report.probe = probe_reason_;
+    report.cache = {ReasonCode::not_needed, no_cache()};
+    if (cache_) {
+      report.cache_directory = cache_->directory();
+      report.cache = cache_->reason();
+    }
     return report;
   }
 
   std::vector<PluginInfo> known() override {
     std::unique_lock lock(mutex_);
-    scan(lock);
+    scan();
     return infos();
   }
 
   std::vector<std::shared_ptr<plugin::LoadedPlugin>> usable(DeviceKind kind) override {
     std::unique_lock lock(mutex_);
-    scan(lock);
+    scan();
+    probe(lock, [&](const Entry& entry) { return contains(entry.info.device_kinds, kind); });
     std::vector<std::shared_ptr<plugin::LoadedPlugin>> result;
-    for (Entry& entry : entries_) {
-      const auto& kinds = entry.info.device_kinds;
-      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
-      load(lock, entry);
-      if (!entry.plugin) continue;
+    const auto serves = [&](const Entry& entry) {
       const auto& devices = entry.info.devices;
-      const bool has = std::any_of(devices.begin(), devices.end(),
-                                   [&](const DeviceInfo& device) { return device.device.kind == kind; });
-      if (has) result.push_back(entry.plugin);
+      return std::any_of(devices.begin(), devices.end(),
+                         [&](const DeviceInfo& device) { return device.device.kind == kind; });
+    };
+    for (Entry& entry : entries_) {
+      if (!contains(entry.info.device_kinds, kind)) continue;
+      if (entry.record && !serves(entry)) continue;  // not worth loading
+      load(lock, entry);
+      if (entry.plugin && serves(entry)) result.push_back(entry.plugin);
     }
     return result;
   }
@@ -131,14 +158,34 @@ class Registry final : public PluginRegistry::Impl {
  private:
   struct Entry {
     plugin::Candidate candidate;
-    enum class Stage { examined, loading, done } stage = Stage::done;
+    enum class State {
+      examined,  // fit to be tried
+      probing,   // by a thread, in a helper process
+      fit,       // to be loaded
+      loading,   // by a thread, in this process
+      settled,   // nothing more will become of it
+    } state = State::settled;
     std::thread::id loader;
     PluginInfo info;
     std::shared_ptr<plugin::LoadedPlugin> plugin;
-    std::optional<fastpath::Stage> tried;  // where loading it ended, once it was tried
+    std::optional<plugin::ProbeRecord> record;  // what a helper process found, now or earlier; its lists are in `info`
+    bool cached = false;                        // the record is from earlier
+    Reason not_probed;                          // why there is no record
+    std::optional<Stage> loaded;                // where loading it into this process ended
   };
 
-  static FileReport report_of(const Entry& entry) {
+  std::vector<PluginInfo> infos() const {
+    std::vector<PluginInfo> result;
+    result.reserve(entries_.size());
+    for (const Entry& entry : entries_) result.push_back(entry.info);
+    return result;
+  }
+
+  std::string no_cache() const {
+    return program_.empty() ? "plugins are not tried apart" : "nothing is kept, as asked for";
+  }
+
+  FileReport report_of(const Entry& entry) const {
     FileReport report;
     report.plugin = entry.info;
     report.sha256 = entry.candidate.sha256;
@@ -157,28 +204,64 @@ class Registry final : public PluginRegistry::Impl {
       steps.skip_rest(candidate.reason);
       return report;
     }
-    steps.skip(Stage::cache, {ReasonCode::not_needed, "nothing is kept"});
-    steps.skip(Stage::probe, {ReasonCode::not_needed, "tried in this process"});
-    if (entry.tried) {
-      steps.end(*entry.tried, entry.info.reason);
+    // What came of it in a helper process.
+    if (!entry.record) {
+      steps.skip(Stage::cache, {ReasonCode::not_needed, "not looked for: it is not tried apart"});
+      if (program_.empty() && mode_ == ProbeMode::helper) {
+        steps.fail(Stage::probe, entry.info.reason);
+        return report;
+      }
+      steps.skip(Stage::probe, entry.not_probed);
+    } else {
+      const plugin::ProbeRecord& record = *entry.record;
+      if (entry.cached) {
+        steps.pass(Stage::cache, "known from an earlier run");
+      } else if (cache_ && cache_->reason().code != ReasonCode::usable) {
+        steps.skip(Stage::cache, cache_->reason());
+      } else {
+        steps.skip(Stage::cache, cache_ ? Reason{ReasonCode::not_cached, "nothing was known that still counts"}
+                                        : Reason{ReasonCode::not_needed, no_cache()});
+      }
+      if (record.stage == Stage::probe) {
+        steps.fail(Stage::probe, record.reason);
+        return report;
+      }
+      const std::string notes = fmt::format("{}", fmt::join(record.notes, "; "));
+      if (entry.cached) {
+        steps.skip(Stage::probe, {ReasonCode::not_needed, notes.empty() ? "tried in an earlier run" : notes});
+      } else {
+        steps.pass(Stage::probe, notes);
+      }
+      if (!entry.loaded) {
+        steps.end(record.stage, record.reason, "in a helper process");
+        return report;
+      }
+    }
+    if (entry.loaded) {
+      steps.end(*entry.loaded, entry.info.reason);
     } else {
       steps.skip_rest(entry.info.reason);
     }
     return report;
   }
 
-  std::vector<PluginInfo> infos() const {
-    std::vector<PluginInfo> result;
-    result.reserve(entries_.size());
-    for (const Entry& entry : entries_) result.push_back(entry.info);
-    return result;
-  }
-
   /// Looks at all files, once.
-  void scan(std::unique_lock<std::mutex>&) {
+  void scan() {
     if (scanned_) return;
+    if (mode_ == ProbeMode::in_process) {
+      probe_reason_ = {ReasonCode::disabled, "plugins are tried in this process, as asked for"};
+    } else {
+      std::string why;
+      program_ = plugin::find_probe_program(options_.probe_program, why);
+      probe_reason_ = program_.empty() ? Reason{ReasonCode::probe_unavailable, why} : Reason{ReasonCode::usable, ""};
+    }
+    if (options_.use_cache && !program_.empty()) {
+      std::filesystem::path directory = options_.cache_directory;
+      if (directory.empty()) directory = plugin::user_cache_directory();
+      if (!directory.empty()) cache_.emplace(std::move(directory), plugin::probe_environment(program_));
+    }
     directories_ = plugin::search_path(options_);
-    for (plugin::Candidate& candidate : plugin::scan(directories_, options_)) {
+    for (plugin::Candidate& candidate : plugin::scan(directories_, options_, cache_ ? &*cache_ : nullptr)) {
       Entry entry;
       entry.info.id = candidate.id;
       if (candidate.metadata) {
@@ -191,7 +274,7 @@ class Registry final : public PluginRegistry::Impl {
       entry.info.state = candidate.state;
       entry.info.reason = candidate.reason;
       if (candidate.state == PluginState::usable) {
-        entry.stage = Entry::Stage::examined;
+        entry.state = Entry::State::examined;
         entry.info.state = PluginState::idle;
         entry.info.reason = {ReasonCode::not_needed, "not loaded: nothing asked for it yet"};
       }
@@ -201,13 +284,93 @@ class Registry final : public PluginRegistry::Impl {
     scanned_ = true;
   }
 
-  /// Loads a file that passed its examination, once; other threads wait for the one that does. The lock is open while
-  /// code of the plugin runs.
+  void try_all(std::unique_lock<std::mutex>& lock) {
+    scan();
+    probe(lock, [](const Entry&) { return true; });
+    for (Entry& entry : entries_) {
+      if (!entry.record) load(lock, entry);
+    }
+  }
+
+  /// What becomes of a file by what trying it apart found.
+  void settle(Entry& entry, plugin::ProbeRecord record, bool cached) {
+    const bool unavailable = record.reason.code == ReasonCode::probe_unavailable;
+    if (unavailable && mode_ == ProbeMode::automatic) return do_without(entry, std::move(record.reason));
+    entry.info.state = record.state;
+    entry.info.reason = record.reason;
+    entry.info.devices = std::move(record.devices);
+    entry.info.kernels = std::move(record.kernels);
+    entry.state = record.state == PluginState::usable ? Entry::State::fit : Entry::State::settled;
+    entry.cached = cached;
+    entry.record = std::move(record);
+  }
+
+  /// Without a helper process, by choice or for lack of one: it is loaded into this one untried.
+  void do_without(Entry& entry, Reason reason) {
+    entry.not_probed = std::move(reason);
+    entry.state = Entry::State::fit;
+  }
+
+  /// Tries what `wanted` says and was not tried before; other threads wait for the one that does. The lock is open
+  /// while helper processes run.
+  template <class Wanted>
+  void probe(std::unique_lock<std::mutex>& lock, Wanted wanted) {
+    std::vector<Entry*> pending;
+    for (Entry& entry : entries_) {
+      if (entry.state != Entry::State::examined || !wanted(entry)) continue;
+      if (program_.empty()) {
+        if (mode_ != ProbeMode::helper) {
+          do_without(entry, probe_reason_);
+        } else {
+          entry.info.state = PluginState::rejected;
+          entry.info.reason = probe_reason_;
+          entry.state = Entry::State::settled;
+        }
+        continue;
+      }
+      if (cache_) {
+        if (auto known = cache_->take_result(entry.candidate.sha256, options_.retry)) {
+          settle(entry, std::move(*known), true);
+          continue;
+        }
+      }
+      entry.state = Entry::State::probing;
+      pending.push_back(&entry);
+    }
+    if (!pending.empty()) {
+      std::vector<const plugin::Candidate*> candidates;
+      for (const Entry* entry : pending) candidates.push_back(&entry->candidate);
+      std::vector<plugin::ProbeRecord> records;
+      lock.unlock();
+      try {
+        records = plugin::probe(program_, candidates, {options_.probe_timeout, options_.probe_memory});
+      } catch (...) {
+        lock.lock();
+        for (Entry* entry : pending) entry->state = Entry::State::examined;  // asked again at the next need
+        changed_.notify_all();
+        throw;
+      }
+      lock.lock();
+      for (std::size_t i = 0; i < pending.size(); ++i) {
+        if (cache_) cache_->keep_result(pending[i]->candidate.sha256, records[i]);
+        settle(*pending[i], std::move(records[i]), false);
+      }
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] {
+      return std::none_of(entries_.begin(), entries_.end(),
+                          [](const Entry& entry) { return entry.state == Entry::State::probing; });
+    });
+    if (cache_) cache_->save();
+  }
+
+  /// Loads a file that is fit for it, once; other threads wait for the one that does. The lock is open while code of
+  /// the plugin runs.
   void load(std::unique_lock<std::mutex>& lock, Entry& entry) {
-    if (entry.stage == Entry::Stage::loading && entry.loader == std::this_thread::get_id()) return;
-    loaded_.wait(lock, [&] { return entry.stage != Entry::Stage::loading; });
-    if (entry.stage == Entry::Stage::done) return;
-    entry.stage = Entry::Stage::loading;
+    if (entry.state == Entry::State::loading && entry.loader == std::this_thread::get_id()) return;
+    changed_.wait(lock, [&] { return entry.state != Entry::State::loading; });
+    if (entry.state != Entry::State::fit) return;
+    entry.state = Entry::State::loading;
     entry.loader = std::this_thread::get_id();
     lock.unlock();
     plugin::LoadResult result;
@@ -215,8 +378,8 @@ class Registry final : public PluginRegistry::Impl {
       result = plugin::load(entry.candidate);
     } catch (...) {
       lock.lock();
-      entry.stage = Entry::Stage::examined;  // out of memory, on our side: asked again at the next need
-      loaded_.notify_all();
+      entry.state = Entry::State::fit;  // out of memory, on our side: asked again at the next need
+      changed_.notify_all();
       throw;
     }
     lock.lock();
@@ -225,15 +388,19 @@ class Registry final : public PluginRegistry::Impl {
     entry.info.devices = std::move(result.info.devices);
     entry.info.kernels = std::move(result.info.kernels);
     entry.plugin = std::move(result.plugin);
-    entry.tried = result.stage;
-    entry.stage = Entry::Stage::done;
-    loaded_.notify_all();
+    entry.loaded = result.stage;
+    entry.state = Entry::State::settled;
+    changed_.notify_all();
   }
 
   const RegistryOptions options_;
+  const ProbeMode mode_;
   mutable std::mutex mutex_;
-  std::condition_variable loaded_;
+  std::condition_variable changed_;
   bool scanned_ = false;
+  std::filesystem::path program_;  // empty: plugins are tried in this process
+  Reason probe_reason_{ReasonCode::not_needed, "no plugin was looked for yet"};
+  std::optional<plugin::ProbeCache> cache_;
   std::vector<SearchDirectory> directories_;
   std::vector<Entry> entries_;  // grows only in scan()
 };

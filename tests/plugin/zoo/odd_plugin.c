@@ -75,6 +75,16 @@ int zoo_nobody_defines_this(void);
 int zoo_absent_library(void);
 #endif
 
+#if defined(ZOO_DEED_IN_CONSTRUCTOR) || defined(ZOO_DEED_IN_QUERY) || defined(ZOO_DEED_IN_ENUMERATE) || \
+    defined(ZOO_DEED_IN_DESTRUCTOR)
+void zoo_deed(void); /* deed.c */
+#endif
+#if defined(ZOO_DEED_IN_CONSTRUCTOR)
+__attribute__((constructor)) static void construct(void) { zoo_deed(); }
+#elif defined(ZOO_DEED_IN_DESTRUCTOR)
+__attribute__((destructor)) static void destruct(void) { zoo_deed(); }
+#endif
+
 static void report(const fp_error_sink* errors, int32_t status, const char* text, uint64_t size) {
   if (errors != NULL && errors->report != NULL) errors->report(errors->context, status, text, size);
 }
@@ -130,6 +140,8 @@ static int32_t enumerate(const fp_plugin* plugin, fp_device_list* out, const fp_
   devices[0].type = 4711;
 #elif defined(ZOO_GPU_ONLY)
   devices[0].type = FP_DEVICE_CUDA;
+#elif defined(ZOO_DEED_IN_ENUMERATE)
+  zoo_deed();
 #endif
   return FP_OK;
 }
@@ -323,6 +335,8 @@ int32_t fastpath_plugin_query_v1(const fp_host* host, const fp_plugin** out) {
 *out = NULL;
 #elif defined(ZOO_THROWS_IN_QUERY)
 zoo_throw();
+#elif defined(ZOO_DEED_IN_QUERY)
+zoo_deed();
 #elif defined(ZOO_UNDEFINED_SYMBOL)
 return zoo_nobody_defines_this();
 #elif defined(ZOO_MISSING_DEPENDENCY)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fastpath/registry.hpp"
+#include "zoo.hpp"
 
 namespace {
 
@@ -23,24 +24,9 @@ using fastpath::PluginRegistry;
 using fastpath::PluginState;
 using fastpath::ReasonCode;
 using ::testing::HasSubstr;
-
-/// A folder of its own that goes away with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "fastpath-zoo-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-fs::path built(const std::string& name) { return fs::path(FASTPATH_ZOO) / ("fastpath_zoo_" + name + ".so"); }
+using zoo::built;
+using zoo::only;
+using zoo::TemporaryFolder;
 
 std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -70,7 +56,6 @@ constexpr auto kUsable = PluginState::usable;
 constexpr auto kIdle = PluginState::idle;
 constexpr auto kShadowed = PluginState::shadowed;
 constexpr auto kRejected = PluginState::rejected;
-constexpr auto kQuarantined = PluginState::quarantined;
 
 /// Libraries that were built for this test.
 const std::vector<Expectation>& built_files() {
@@ -186,31 +171,27 @@ void make_files(const fs::path& folder) {
   write(folder / "below/fastpath_zoo_good.so", good);
 }
 
-fastpath::RegistryOptions only(const fs::path& folder) {
-  fastpath::RegistryOptions options;
-  options.search_paths = {folder};
-  options.default_paths = false;
-  return options;
-}
-
 std::string file_name(const Expectation& expectation) { return "fastpath_zoo_" + expectation.name + ".so"; }
 
-/// Everything in one folder at once; the process that looks at it is this test.
+const PluginInfo* find(const std::vector<PluginInfo>& plugins, const std::string& file) {
+  const auto found = std::find_if(plugins.begin(), plugins.end(),
+                                  [&](const PluginInfo& plugin) { return plugin.path.filename() == file; });
+  return found == plugins.end() ? nullptr : &*found;
+}
+
+/// Everything in one folder at once, loaded into this process: none of these brings it down.
 class Loader : public ::testing::TestWithParam<Expectation> {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
     make_files(folder_->path());
-    registry_ = new PluginRegistry(only(folder_->path()));
+    fastpath::RegistryOptions options = only(folder_->path());
+    options.probe = fastpath::ProbeMode::in_process;
+    registry_ = new PluginRegistry(options);
   }
   static void TearDownTestSuite() {
     delete registry_;
     delete folder_;
-  }
-  static const PluginInfo* find(const std::vector<PluginInfo>& plugins, const std::string& file) {
-    const auto found = std::find_if(plugins.begin(), plugins.end(),
-                                    [&](const PluginInfo& plugin) { return plugin.path.filename() == file; });
-    return found == plugins.end() ? nullptr : &*found;
   }
   static TemporaryFolder* folder_;
   static PluginRegistry* registry_;
@@ -218,22 +199,24 @@ class Loader : public ::testing::TestWithParam<Expectation> {
 TemporaryFolder* Loader::folder_ = nullptr;
 PluginRegistry* Loader::registry_ = nullptr;
 
-TEST_P(Loader, ListsTheFileWithItsStateAndReason) {
-  const std::vector<PluginInfo> plugins = registry_->plugins();
-  const PluginInfo* plugin = find(plugins, file_name(GetParam()));
+void check(const PluginInfo* plugin, const Expectation& expected) {
   ASSERT_NE(plugin, nullptr);
-  EXPECT_EQ(to_string(plugin->state), to_string(GetParam().state)) << plugin->reason.text;
-  EXPECT_EQ(to_string(plugin->reason.code), to_string(GetParam().code)) << plugin->reason.text;
-  EXPECT_THAT(plugin->reason.text, HasSubstr(GetParam().text));
+  EXPECT_EQ(to_string(plugin->state), to_string(expected.state)) << plugin->reason.text;
+  EXPECT_EQ(to_string(plugin->reason.code), to_string(expected.code)) << plugin->reason.text;
+  EXPECT_THAT(plugin->reason.text, HasSubstr(expected.text));
   EXPECT_EQ(plugin->devices.empty(), plugin->state != PluginState::usable);
   EXPECT_TRUE(plugin->path.is_absolute());
 }
 
-TEST_P(Loader, ReportsEveryStepInItsOrderUpToTheOneThatEndedIt) {
+TEST_P(Loader, ListsTheFileWithItsStateAndReason) {
+  const std::vector<PluginInfo> plugins = registry_->plugins();
+  check(find(plugins, file_name(GetParam())), GetParam());
+}
+
+void check_steps(const fastpath::ScanReport& report, const Expectation& expected) {
   using Verdict = fastpath::StageReport::Verdict;
-  const fastpath::ScanReport report = registry_->scan_report();
-  const auto found = std::find_if(report.files.begin(), report.files.end(), [](const fastpath::FileReport& file) {
-    return file.plugin.path.filename() == file_name(GetParam());
+  const auto found = std::find_if(report.files.begin(), report.files.end(), [&](const fastpath::FileReport& file) {
+    return file.plugin.path.filename() == file_name(expected);
   });
   ASSERT_NE(found, report.files.end());
   ASSERT_EQ(found->stages.size(), static_cast<std::size_t>(fastpath::Stage::kernels) + 1);
@@ -246,14 +229,36 @@ TEST_P(Loader, ReportsEveryStepInItsOrderUpToTheOneThatEndedIt) {
     EXPECT_FALSE(failed) << "a second step that failed: " << to_string(step.stage);
     failed = true;
     EXPECT_EQ(step.stage, found->stage);
-    EXPECT_EQ(to_string(step.reason.code), to_string(GetParam().code));
+    EXPECT_EQ(to_string(step.reason.code), to_string(expected.code));
   }
-  EXPECT_EQ(failed, GetParam().state == kRejected || GetParam().state == kIdle || GetParam().state == kQuarantined);
+  EXPECT_EQ(failed, expected.state == kRejected || expected.state == kIdle);
+}
+
+TEST_P(Loader, ReportsEveryStepInItsOrderUpToTheOneThatEndedIt) { check_steps(registry_->scan_report(), GetParam()); }
+
+/// Each alone in a folder, and tried in a helper process.
+class ProbedLoader : public ::testing::TestWithParam<Expectation> {};
+
+TEST_P(ProbedLoader, FindsWhatLoadingItWouldFind) {
+  const TemporaryFolder folder;
+  zoo::fill(folder.path(), {GetParam().name});
+  fastpath::RegistryOptions options = only(folder.path());
+  options.probe = fastpath::ProbeMode::helper;
+  PluginRegistry registry(options);
+  const std::vector<PluginInfo> plugins = registry.plugins();
+  check(find(plugins, file_name(GetParam())), GetParam());
+  check_steps(registry.scan_report(), GetParam());
 }
 
 std::string name_of(const ::testing::TestParamInfo<Expectation>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Built, Loader, ::testing::ValuesIn(built_files()), name_of);
 INSTANTIATE_TEST_SUITE_P(Made, Loader, ::testing::ValuesIn(made_files()), name_of);
+std::vector<Expectation> built_files_alone() {
+  std::vector<Expectation> files = built_files();
+  std::erase_if(files, [](const Expectation& file) { return file.state == kShadowed; });
+  return files;
+}
+INSTANTIATE_TEST_SUITE_P(Built, ProbedLoader, ::testing::ValuesIn(built_files_alone()), name_of);
 
 class LoaderOfAll : public Loader {};
 
@@ -338,10 +343,12 @@ TEST(LoaderOptions, RefuseToLoadAFileThatReplacedALoadedOne) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "fastpath_zoo_good.so";
   fs::copy_file(built("good"), path);
-  EXPECT_EQ(PluginRegistry(only(folder.path())).plugins().at(0).state, PluginState::usable);
+  fastpath::RegistryOptions options = only(folder.path());
+  options.probe = fastpath::ProbeMode::in_process;
+  EXPECT_EQ(PluginRegistry(options).plugins().at(0).state, PluginState::usable);
   fs::remove(path);
   fs::copy_file(built("good_again"), path);
-  const PluginInfo replaced = PluginRegistry(only(folder.path())).plugins().at(0);
+  const PluginInfo replaced = PluginRegistry(options).plugins().at(0);
   EXPECT_EQ(replaced.state, PluginState::rejected);
   EXPECT_EQ(replaced.reason.code, ReasonCode::load_failed);
   EXPECT_THAT(replaced.reason.text, HasSubstr("restart"));
