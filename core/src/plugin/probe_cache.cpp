@@ -200,98 +200,7 @@ std::string probe_environment(const fs::path& probe_program) {
   return text;
 }
 
-ProbeCache::ProbeCache(fs::path directory, std::string environment)
-    : directory_(std::move(directory)), environment_(std::move(environment)) {
-  if (directory_.empty()) {
-    loaded_ = true;
-    return;
-  }
-  file_ = directory_ / "probe" / fmt::format("{:016x}.txt", fnv1a(environment_));
-}
-
-void ProbeCache::failed(std::string text) {
-  if (reason_.code == ReasonCode::usable) reason_ = {ReasonCode::cache_unusable, std::move(text)};
-}
-
-void ProbeCache::load() {
-  if (std::exchange(loaded_, true)) return;
-  std::string why;
-  if (!read(content_, why)) {
-    content_ = {};
-    failed(fmt::format("{}: {}", file_.string(), why));
-  }
-}
-
-const Examination* ProbeCache::find(const fs::path& resolved, const FileIdentity& identity) {
-  load();
-  const auto found = content_.memos.find(resolved.native());
-  return found != content_.memos.end() && found->second.identity == identity ? &found->second.found : nullptr;
-}
-
-void ProbeCache::keep(const fs::path& resolved, const FileIdentity& identity, const Examination& found) {
-  if (file_.empty() || found.sha256.empty() || !settled(identity)) return;
-  Memo memo{identity, found};
-  content_.memos.insert_or_assign(resolved.native(), memo);
-  fresh_.memos.insert_or_assign(resolved.native(), std::move(memo));
-}
-
-std::optional<ProbeRecord> ProbeCache::take_result(std::string_view sha256, bool retry) {
-  load();
-  const auto found = content_.results.find(sha256);
-  if (found == content_.results.end()) return std::nullopt;
-  Result& result = found->second;
-  const std::int64_t age = now_seconds() - result.seconds;
-  const bool old = age < 0 || age > kSecondsWithoutDevice;
-  std::optional<ProbeRecord> record;
-  if ((result.record.reason.code != ReasonCode::no_device || !old) &&
-      (result.record.state != PluginState::quarantined || !retry)) {
-    record = std::move(result.record);
-  }
-  content_.results.erase(found);
-  return record;
-}
-
-void ProbeCache::keep_result(std::string_view sha256, const ProbeRecord& record) {
-  if (file_.empty() || sha256.empty() || !lasting(record)) return;
-  if (write_record(record).size() > kMaxRecord) return;
-  fresh_.results.insert_or_assign(std::string(sha256), Result{now_seconds(), record});
-}
-
-bool ProbeCache::read(Content& content, std::string& why) const {
-  const Descriptor file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-  if (file.get() < 0) {
-    if (errno == ENOENT) return true;
-    why = error_text(errno);
-    return false;
-  }
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    why = "not a regular file";
-    return false;
-  }
-  // It says which files need not be looked at again: nobody else may have written it.
-  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    why = fmt::format("it belongs to user {} with mode {:03o}; expected {}, and nobody else to write to it",
-                      status.st_uid, status.st_mode & 0777u, ::geteuid());
-    return false;
-  }
-  if (static_cast<std::uint64_t>(status.st_size) > kMaxFile) {
-    why = fmt::format("{} bytes, at most {} are read", status.st_size, kMaxFile);
-    return false;
-  }
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    size += static_cast<std::size_t>(got);
-  }
-  text.resize(size);
-  return parse(text, content, why);
-}
-
-bool ProbeCache::parse(std::string_view text, Content& content, std::string& why) const {
+bool read_cache(std::string_view text, std::string_view environment, CacheContent& content, std::string& why) {
   std::size_t number = 0;
   const auto malformed = [&](std::string_view what) {
     why = fmt::format("line {}: {}; it is written anew", number, what);
@@ -306,7 +215,8 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
     if (!std::exchange(in_record, false)) return true;
     std::optional<ProbeRecord> record = reader.finish();
     if (!record) return false;
-    content.results.insert_or_assign(content.results.end(), std::move(sha256), Result{seconds, std::move(*record)});
+    content.results.insert_or_assign(content.results.end(), std::move(sha256),
+                                     CacheContent::Result{seconds, std::move(*record)});
     return true;
   };
   bool ended = false;
@@ -325,7 +235,7 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
       if (words.size() != 2 || words[0] != kMagic || words[1] != kVersion) return malformed("another format");
     } else if (number == 2) {
       if (words.size() != 2 || words[0] != "environment") return malformed("no environment");
-      if (words[1] != environment_) return true;  // another one with the same hash: nothing is known
+      if (words[1] != environment) return true;  // another one with the same hash: nothing is known
     } else {
       if (!finish()) return malformed("the record before it is not complete");
       if (line == kEnd) {
@@ -341,7 +251,7 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
         if ((words.size() != kWithout && words.size() != kWith) || content.memos.size() >= kMaxMemos) {
           return malformed("a malformed file");
         }
-        Memo memo;
+        CacheContent::Memo memo;
         std::array<std::optional<std::int64_t>, 5> numbers;
         for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = read_number<std::int64_t>(words[2 + i]);
         const auto code = parse_reason_code(words[8]);
@@ -377,8 +287,8 @@ bool ProbeCache::parse(std::string_view text, Content& content, std::string& why
   return true;
 }
 
-std::string ProbeCache::write(const Content& content) const {
-  std::string text = write_fields({kMagic, kVersion}) + write_fields({"environment", environment_});
+std::string write_cache(std::string_view environment, const CacheContent& content) {
+  std::string text = write_fields({kMagic, kVersion}) + write_fields({"environment", environment});
   for (const auto& [path, memo] : content.memos) {
     const FileIdentity& identity = memo.identity;
     const std::array<std::string, 5> numbers{std::to_string(static_cast<std::int64_t>(identity.device)),
@@ -414,6 +324,97 @@ std::string ProbeCache::write(const Content& content) const {
   return text;
 }
 
+ProbeCache::ProbeCache(fs::path directory, std::string environment)
+    : directory_(std::move(directory)), environment_(std::move(environment)) {
+  if (directory_.empty()) {
+    loaded_ = true;
+    return;
+  }
+  file_ = directory_ / "probe" / fmt::format("{:016x}.txt", fnv1a(environment_));
+}
+
+void ProbeCache::failed(std::string text) {
+  if (reason_.code == ReasonCode::usable) reason_ = {ReasonCode::cache_unusable, std::move(text)};
+}
+
+void ProbeCache::load() {
+  if (std::exchange(loaded_, true)) return;
+  std::string why;
+  if (!read(content_, why)) {
+    content_ = {};
+    failed(fmt::format("{}: {}", file_.string(), why));
+  }
+}
+
+const Examination* ProbeCache::find(const fs::path& resolved, const FileIdentity& identity) {
+  load();
+  const auto found = content_.memos.find(resolved.native());
+  return found != content_.memos.end() && found->second.identity == identity ? &found->second.found : nullptr;
+}
+
+void ProbeCache::keep(const fs::path& resolved, const FileIdentity& identity, const Examination& found) {
+  if (file_.empty() || found.sha256.empty() || !settled(identity)) return;
+  CacheContent::Memo memo{identity, found};
+  content_.memos.insert_or_assign(resolved.native(), memo);
+  fresh_.memos.insert_or_assign(resolved.native(), std::move(memo));
+}
+
+std::optional<ProbeRecord> ProbeCache::take_result(std::string_view sha256, bool retry) {
+  load();
+  const auto found = content_.results.find(sha256);
+  if (found == content_.results.end()) return std::nullopt;
+  CacheContent::Result& result = found->second;
+  const std::int64_t age = now_seconds() - result.seconds;
+  const bool old = age < 0 || age > kSecondsWithoutDevice;
+  std::optional<ProbeRecord> record;
+  if ((result.record.reason.code != ReasonCode::no_device || !old) &&
+      (result.record.state != PluginState::quarantined || !retry)) {
+    record = std::move(result.record);
+  }
+  content_.results.erase(found);
+  return record;
+}
+
+void ProbeCache::keep_result(std::string_view sha256, const ProbeRecord& record) {
+  if (file_.empty() || sha256.empty() || !lasting(record)) return;
+  if (write_record(record).size() > kMaxRecord) return;
+  fresh_.results.insert_or_assign(std::string(sha256), CacheContent::Result{now_seconds(), record});
+}
+
+bool ProbeCache::read(CacheContent& content, std::string& why) const {
+  const Descriptor file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  if (file.get() < 0) {
+    if (errno == ENOENT) return true;
+    why = error_text(errno);
+    return false;
+  }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    why = "not a regular file";
+    return false;
+  }
+  // It says which files need not be looked at again: nobody else may have written it.
+  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    why = fmt::format("it belongs to user {} with mode {:03o}; expected {}, and nobody else to write to it",
+                      status.st_uid, status.st_mode & 0777u, ::geteuid());
+    return false;
+  }
+  if (static_cast<std::uint64_t>(status.st_size) > kMaxFile) {
+    why = fmt::format("{} bytes, at most {} are read", status.st_size, kMaxFile);
+    return false;
+  }
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  text.resize(size);
+  return read_cache(text, environment_, content, why);
+}
+
 void ProbeCache::save() {
   if (fresh_.memos.empty() && fresh_.results.empty()) return;
   const fs::path folder = file_.parent_path();
@@ -433,7 +434,7 @@ void ProbeCache::save() {
     if (errno == EWOULDBLOCK || errno == EINTR) return;
     // A file system without locks: the last writer wins.
   }
-  Content all;
+  CacheContent all;
   std::string why;
   if (!read(all, why)) all = {};
   for (auto& [path, memo] : fresh_.memos) all.memos.insert_or_assign(path, std::move(memo));
@@ -453,7 +454,7 @@ void ProbeCache::save() {
   }
   while (all.memos.size() > kMaxMemos) all.memos.erase(all.memos.begin());
   const bool is_new = !identify(file_);
-  store(write(all));
+  store(write_cache(environment_, all));
   if (is_new) drop_old_files();
 }
 

@@ -21,6 +21,26 @@ std::string probe_environment(const std::filesystem::path& probe_program);
 /// Empty if none of them is set to an absolute path, and in processes with elevated rights.
 std::filesystem::path user_cache_directory();
 
+/// What a file of the cache holds.
+struct CacheContent {
+  struct Memo {
+    FileIdentity identity;
+    Examination found;
+  };
+  struct Result {
+    std::int64_t seconds = 0;  ///< Since 1970, when it was found.
+    ProbeRecord record;
+  };
+  std::map<std::string, Memo, std::less<>> memos;      ///< By path.
+  std::map<std::string, Result, std::less<>> results;  ///< By SHA-256.
+};
+
+std::string write_cache(std::string_view environment, const CacheContent& content);
+/// Reads what write_cache() wrote. Accepts any bytes.
+/// @param content  Empty. Stays so if the text is that of another environment; undefined on failure.
+/// @return False, with `why` naming the line, if the text is no cache.
+bool read_cache(std::string_view text, std::string_view environment, CacheContent& content, std::string& why);
+
 /// What is known of plugins from earlier processes: a file for each environment, below `probe` of a cache directory. It
 /// is read at first need and written as a whole by save(). Whatever is wrong with it costs time and nothing else. Not
 /// thread-safe; other processes may do the same at the same time.
@@ -49,25 +69,10 @@ class ProbeCache final : public ExaminationMemo {
   const Reason& reason() const noexcept { return reason_; }
 
  private:
-  struct Memo {
-    FileIdentity identity;
-    Examination found;
-  };
-  struct Result {
-    std::int64_t seconds = 0;  // since 1970, when it was found
-    ProbeRecord record;
-  };
-  struct Content {
-    std::map<std::string, Memo, std::less<>> memos;      // by path
-    std::map<std::string, Result, std::less<>> results;  // by SHA-256
-  };
-
   void load();
   void failed(std::string text);
-  /// @return False with `why` if the file is not one of this class. An absent file is empty content.
-  bool read(Content& content, std::string& why) const;
-  bool parse(std::string_view text, Content& content, std::string& why) const;
-  std::string write(const Content& content) const;
+  /// @return False with `why` if the file cannot be read, or is none of the cache. An absent file is empty content.
+  bool read(CacheContent& content, std::string& why) const;
   void store(const std::string& text);
   void drop_old_files() const;
 
@@ -76,8 +81,8 @@ class ProbeCache final : public ExaminationMemo {
   std::filesystem::path file_;
   Reason reason_{ReasonCode::usable, ""};
   bool loaded_ = false;
-  Content content_;  // what was read, and what is new
-  Content fresh_;    // what is new
+  CacheContent content_;  // what was read, and memos that are new
+  CacheContent fresh_;    // what is new
 };
 
 }  // namespace fastpath::plugin
