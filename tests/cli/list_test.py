@@ -124,6 +124,44 @@ class List(support.ProgramTest):
         first_column = "".join(line.split(" ")[0] for line in table.splitlines()[1:])
         self.assertIn(name, first_column)
 
+    def testKeepsWhatTryingFoundInTheCacheOfTheUser(self):
+        self.use_plugins("cpu_ref")
+        cache = self.folder / "home" / ".cache" / "fastpath" / "probe"
+        first = self.succeed("list", "--json").json
+        kept = list(cache.glob("*.txt"))
+        self.assertEqual(len(kept), 1)
+        self.assertIn("conv_tensor_product", kept[0].read_text())
+        self.assertEqual(self.succeed("list", "--json").json, first)
+        self.env["FASTPATH_CACHE_DIR"] = str(self.folder / "own")
+        self.assertEqual(self.succeed("list", "--json").json, first)
+        self.assertEqual(len(list((self.folder / "own" / "probe").glob("*.txt"))), 1)
+
+    def testWritesNothingWithoutCache(self):
+        self.use_plugins("cpu_ref")
+        self.assertEqual(self.plugin("cpu_ref")["state"], "usable")
+        shutil.rmtree(self.folder / "home")
+        self.succeed("list", "--no-cache")
+        self.assertFalse((self.folder / "home").exists())
+
+    def testWorksWithACacheThatCannotBeWritten(self):
+        self.use_plugins("cpu_ref")
+        self.env["FASTPATH_CACHE_DIR"] = str(self.file("no-directory", "a file"))
+        self.assertEqual(self.plugin("cpu_ref")["state"], "usable")
+
+    def testTriesPluginsAsAsked(self):
+        self.use_plugins("cpu_ref")
+        for options in (["--probe", "helper"], ["--probe", "in-process"], ["--probe=automatic"], ["--retry"]):
+            with self.subTest(options=options):
+                plugins = self.succeed("list", "--json", *options).json["plugins"]
+                self.assertEqual([p["state"] for p in plugins], ["usable"])
+                self.assertEqual(sorted({k["op"] for k in plugins[0]["kernels"]}), OPS)
+        self.fail_with("invalid_argument", "list", "--probe", "never",
+                       naming=["--probe", "'never'", "helper", "in_process", "automatic"])
+        self.env["FASTPATH_PROBE"] = "in_process"
+        self.assertEqual(self.plugin("cpu_ref")["state"], "usable")
+        self.env["FASTPATH_PROBE"] = "maybe"
+        self.fail_with("invalid_argument", "list", naming=["FASTPATH_PROBE", "'maybe'", "helper", "in_process"])
+
 
 if __name__ == "__main__":
     support.main()
