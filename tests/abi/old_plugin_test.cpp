@@ -107,6 +107,7 @@ TEST_P(OldPlugin, IsLoadedAndComputes) {
   ContextOptions options;
   options.registry.search_paths = {folder};
   options.registry.default_paths = false;
+  options.registry.use_cache = false;
   Context context(options);
 
   Module root;

@@ -4,10 +4,11 @@
 set -euo pipefail
 guide=$1 folder=$4
 export PREFIX=$2 SOURCE=$3
-unset FASTPATH_PLUGIN_PATH FASTPATH_PLUGIN_ONLY_PATH
+unset FASTPATH_PLUGIN_PATH FASTPATH_PLUGIN_ONLY_PATH XDG_DATA_HOME XDG_CACHE_HOME
 
 rm -rf "$folder"
-mkdir -p "$folder"
+mkdir -p "$folder/home"
+export HOME=$folder/home
 awk '/^```/ { inside = ($0 == "```sh"); next } inside' "$guide" >"$folder/commands.sh"
 [ -s "$folder/commands.sh" ] || { echo "$guide: no sh block" && exit 1; }
 cd "$folder"

@@ -7,13 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
+HOME = tempfile.TemporaryDirectory(prefix="fastpath-package-")
 TOLERANCE = 1e-12  # of a whole model in float64, kernels against reference
 
 
 def run(program, folder, *arguments):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("FASTPATH_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("FASTPATH_", "XDG_"))}
     environment["FASTPATH_PLUGIN_ONLY_PATH"] = folder
+    environment["HOME"] = HOME.name  # nothing is kept from one run of the test to the next
     process = subprocess.run([program, *arguments, "--json"], env=environment, stdout=subprocess.PIPE, check=False)
     if process.returncode != 0:
         sys.exit(f"{' '.join(arguments)}: exit status {process.returncode}")

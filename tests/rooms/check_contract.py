@@ -31,6 +31,13 @@ def findings(document, checks):
         yield f"the numbers are not {expected[0]} to {expected[-1]}, each once"
     if not checks:
         yield "no check is registered anywhere"
+    codes = set()  # of reasons and errors, as the documents beside this one list them
+    for name in ("reasons.md", "cli.md"):
+        codes |= set(re.findall(r"`([a-z_]+)`", (pathlib.Path(document).parent / name).read_text()))
+    for row in rows:
+        for code in re.findall(r"`([a-z_]+)`", row[2]) if len(row) > 2 else []:
+            if code not in codes:
+                yield f"{row[0]} speaks of {code}, which neither reasons.md nor cli.md lists"
     held = {}
     for row in rows:
         if len(row) != 4:
