@@ -1,25 +1,25 @@
-"""check_contract.py DOCUMENT FOLDER... [--expected FILE]
+"""check_contract.py DOCUMENT [--expected FILE] COMMAND...
 
-Compares the obligations that DOCUMENT numbers with the checks that the sources below the folders register, as
-{{"name", "P-01", "statement; P-02"}, ...}: every obligation is held by a check or says why none can hold it, every check is
-named at each obligation it is for. Fails if there is something to say; with a file, unless it is exactly what the file says.
-
-check_contract.py --fill DOCUMENT FOLDER... writes the names of the checks into the last column. What stands behind a
-semicolon there stays, and so does the reason of an obligation without a check.
+Compares the obligations that DOCUMENT numbers with the checks that COMMAND lists, a line each: name, P-01, statement with
+further obligations. Every obligation is held by a check or says why none can hold it, and every check is named at each
+obligation it is for. Checks that there are one by one for ops and dtypes are named numerics.OP.DTYPE. Fails if there is
+something to say; with a file, unless it is exactly what the file says.
 """
 import pathlib
 import re
+import subprocess
 import sys
 
+NAME = r"[a-z_0-9]+\.[A-Za-z_0-9.]+"
 
-def checks_of(folders):
+
+def checks_of(command):
     """name -> the obligations of the check."""
+    listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     found = {}
-    for folder in folders:
-        for path in sorted(pathlib.Path(folder).rglob("*.cpp")):
-            for name, first, statement in re.findall(
-                    r'\{\{?\s*"([a-z_0-9]+\.[a-z_0-9]+)",\s*"(P-\d\d)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', path.read_text()):
-                found[name] = {first, *re.findall(r"P-\d\d", statement)}
+    for name, statement in re.findall(rf"^({NAME})\s+(P-\d\d.*)$", listed, flags=re.M):
+        name = re.sub(r"^numerics\..*", "numerics.OP.DTYPE", name)
+        found.setdefault(name, set()).update(re.findall(r"P-\d\d", statement))
     return found
 
 
@@ -30,21 +30,20 @@ def findings(document, checks):
     if sorted(row[0] for row in rows) != expected:
         yield f"the numbers are not {expected[0]} to {expected[-1]}, each once"
     if not checks:
-        yield "no check is registered anywhere"
+        yield "no check is listed"
     codes = set()  # of reasons and errors, as the documents beside this one list them
     for name in ("reasons.md", "cli.md"):
         codes |= set(re.findall(r"`([a-z_]+)`", (pathlib.Path(document).parent / name).read_text()))
-    for row in rows:
-        for code in re.findall(r"`([a-z_]+)`", row[2]) if len(row) > 2 else []:
-            if code not in codes:
-                yield f"{row[0]} speaks of {code}, which neither reasons.md nor cli.md lists"
     held = {}
     for row in rows:
         if len(row) != 4:
             yield f"{row[0]} has {len(row)} cells, expected 4"
             continue
+        for code in re.findall(r"`([a-z_]+)`", row[2]):
+            if code not in codes:
+                yield f"{row[0]} speaks of {code}, which neither reasons.md nor cli.md lists"
         reason = re.fullmatch(r"not checked: (.+)", row[3])
-        held[row[0]] = [] if reason else re.findall(r"`([a-z_0-9]+\.[a-z_0-9]+)`", row[3])
+        held[row[0]] = [] if reason else re.findall(rf"`({NAME})`", row[3])
         if not reason and not held[row[0]]:
             yield f"{row[0]} is held by nothing: a check, or 'not checked:' and why"
         for name in held[row[0]]:
@@ -58,27 +57,13 @@ def findings(document, checks):
                 yield f"{name} is for {obligation}, where it is not named"
 
 
-def fill(document, checks):
-    path = pathlib.Path(document)
-    lines = path.read_text().splitlines()
-    for i, line in enumerate(lines):
-        row = re.fullmatch(r"(\| (P-\d\d) \|.*\|) ?([^|]*)\|", line)
-        names = [f"`{name}`" for name, obligations in checks.items() if row and row.group(2) in obligations]
-        if names:
-            lines[i] = f"{row.group(1)} {';'.join([', '.join(names), *row.group(3).strip().split(';')[1:]])} |"
-    path.write_text("\n".join(lines) + "\n")
-
-
 def main(document, *rest):
-    if document == "--fill":
-        return fill(rest[0], checks_of(rest[1:]))
-    expected = None
-    if "--expected" in rest:
-        expected = pathlib.Path(rest[-1]).read_text().splitlines()
-        rest = rest[:-2]
+    expected = []
+    if rest[0] == "--expected":
+        expected, rest = pathlib.Path(rest[1]).read_text().splitlines(), rest[2:]
     found = list(findings(document, checks_of(rest)))
     print("\n".join(found))
-    sys.exit(1 if found != (expected or []) else 0)
+    sys.exit(1 if found != expected else 0)
 
 
 main(*sys.argv[1:])
