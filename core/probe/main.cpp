@@ -80,8 +80,10 @@ Arguments parse(int argc, char** argv) {
 class Answer {
  public:
   explicit Answer(int descriptor) {
-    constexpr int kHigh = 200;
-    descriptor_ = ::fcntl(descriptor < 0 ? STDOUT_FILENO : descriptor, F_DUPFD_CLOEXEC, kHigh);
+    for (const int high : {200, 20, STDERR_FILENO + 1}) {  // as far as the limit on descriptors lets it
+      descriptor_ = ::fcntl(descriptor < 0 ? STDOUT_FILENO : descriptor, F_DUPFD_CLOEXEC, high);
+      if (descriptor_ >= 0) break;
+    }
     if (descriptor_ < 0) throw std::runtime_error(fmt::format("descriptor {}: {}", descriptor, std::strerror(errno)));
     if (descriptor < 0) {
       ::dup2(STDERR_FILENO, STDOUT_FILENO);

@@ -44,7 +44,8 @@ using Clock = std::chrono::steady_clock;
 // process that was left behind can hide the end of the one that started it.
 constexpr std::chrono::milliseconds kLook{20};
 constexpr std::chrono::milliseconds kLookAtSilent{1};
-constexpr std::size_t kMaxQuoted = 200;  // bytes of output that a reason quotes
+constexpr std::chrono::seconds kLastWait{5};  // for the end of a process that was killed
+constexpr std::size_t kMaxQuoted = 200;       // bytes of output that a reason quotes
 // Descriptors in the helper process.
 constexpr int kInput = 0, kOutput = 1, kErrors = 2, kAnswer = 3;
 
@@ -280,11 +281,11 @@ void Trial::end() {
   }
   if (!gone_) {
     ::kill(-pid_, SIGKILL);
-    int result = 0;
-    do {
-      result = ::waitpid(pid_, &status_, 0);
-    } while (result < 0 && errno == EINTR);
-    has_status_ = result == pid_;
+    // A process that a driver holds in the kernel may not end at all: it is left to the system then.
+    const Clock::time_point patience = Clock::now() + kLastWait;
+    while (!gone_ && !has_ended() && Clock::now() < patience)
+      ::poll(nullptr, 0, static_cast<int>(kLookAtSilent.count()));
+    has_status_ = !gone_ && ::waitpid(pid_, &status_, WNOHANG) == pid_;
   }
   answer_source_.close();
   output_source_.close();
@@ -421,6 +422,7 @@ std::vector<ProbeRecord> probe(const fs::path& program, std::span<const Candidat
       try {
         running.push_back({next, std::make_unique<Trial>(program, *candidates[next], limits)});
       } catch (const std::system_error& error) {
+        if (!running.empty()) break;  // for lack of descriptors or processes: tried again when one has ended
         records[next].reason = {ReasonCode::probe_unavailable,
                                 fmt::format("the helper program {} cannot be run: {}", program.string(), error.what())};
       }

@@ -359,7 +359,7 @@ class Registry final : public PluginRegistry::Impl {
     }
     changed_.wait(lock, [&] {
       return std::none_of(entries_.begin(), entries_.end(),
-                          [](const Entry& entry) { return entry.state == Entry::State::probing; });
+                          [&](const Entry& entry) { return entry.state == Entry::State::probing && wanted(entry); });
     });
     if (cache_) cache_->save();
   }

@@ -2,6 +2,7 @@
 // about them between runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -220,6 +221,21 @@ TEST(ProbedHost, NeedsNoChildSignals) {
   ASSERT_EQ(plugins.size(), 2u);
   EXPECT_EQ(plugins[0].reason.code, ReasonCode::probe_exited) << plugins[0].reason.text;
   EXPECT_EQ(plugins[1].state, PluginState::usable) << plugins[1].reason.text;
+}
+
+TEST(ProbedHost, DoesWithFewDescriptors) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> names{"good", "gpu_only", "future_kind", "size_larger", "size_smaller", "leaks"};
+  fill(folder.path(), names);
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const auto open_now = std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  const rlimit few{static_cast<rlim_t>(open_now) + 24, before.rlim_max};  // enough for one helper process, not for six
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  const auto plugins = PluginRegistry(patient(folder.path())).plugins();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_EQ(plugins.size(), names.size());
+  for (const PluginInfo& plugin : plugins) EXPECT_EQ(plugin.state, PluginState::usable) << plugin.reason.text;
 }
 
 TEST(ProbedHost, LoadsNothingToListIt) {
