@@ -35,7 +35,7 @@ using plugin::ProbeAnswer;
 using plugin::ProbeRecord;
 
 constexpr const char* kHelp =
-    R"(fastpath-probe [--answer-fd N] [--token TEXT] FILE: tries one plugin in a process of its own.
+    R"(fastpath-probe [--answer-fd N] [--token TEXT] [--identity TEXT] FILE: tries one plugin in a process of its own.
 
 The library runs it for every plugin that it does not know yet; by hand it shows what the library is told. What came
 of the plugin is written to the descriptor N, or to standard output, where nothing else appears: what the plugin itself
@@ -45,6 +45,7 @@ prints goes to standard error then. Exit status: 0 if it could be tried, whateve
 struct Arguments {
   int answer = -1;
   std::string token;
+  std::string identity;  // empty: of any file
   std::string file;
 };
 
@@ -53,12 +54,14 @@ Arguments parse(int argc, char** argv) {
   Arguments result;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    if (word == "--answer-fd" || word == "--token") {
+    if (word == "--answer-fd" || word == "--token" || word == "--identity") {
       if (++i == argc) throw std::runtime_error(fmt::format("{} needs a value", word));
       if (word == "--token") {
         result.token = argv[i];
         // The plugin is not to find it: an answer that it writes itself must not look like this program's.
         std::memset(argv[i], 'x', result.token.size());
+      } else if (word == "--identity") {
+        result.identity = argv[i];
       } else {
         const auto number = plugin::read_number<std::uint64_t>(argv[i]);
         if (!number || *number > 1'000'000) throw std::runtime_error(fmt::format("{}: '{}'", word, argv[i]));
@@ -144,7 +147,7 @@ void settle() {
 }
 
 /// Examines the file again: between the host's examination and this one it may have been replaced.
-Candidate examine(const std::string& name) {
+Candidate examine(const std::string& name, const std::string& expected) {
   Candidate candidate;
   std::error_code error;
   candidate.path = std::filesystem::absolute(name, error);
@@ -160,6 +163,10 @@ Candidate examine(const std::string& name) {
     return candidate;
   }
   candidate.identity = *identity;
+  if (!expected.empty() && plugin::write_identity(*identity) != expected) {
+    candidate.reason = {ReasonCode::changed, "the file was replaced, or written to, after it was examined"};
+    return candidate;
+  }
   plugin::ObjectReport report = plugin::inspect_object(plugin::FileSource(file.descriptor(), identity->size));
   candidate.metadata = std::move(report.metadata);
   candidate.reason = std::move(report.reason);
@@ -172,6 +179,7 @@ ProbeRecord attempt(const Candidate& candidate, const Answer& answer) {
   if (candidate.state != PluginState::usable) {
     record.state = candidate.state;
     record.reason = candidate.reason;
+    record.stage = Stage::load;
     return record;
   }
   plugin::LoadResult result =
@@ -188,7 +196,7 @@ void run(const Arguments& arguments) {
   const Answer answer(arguments.answer);
   settle();
   answer.write(plugin::write_answer_start(build_info().version, arguments.token));
-  const Candidate candidate = examine(arguments.file);
+  const Candidate candidate = examine(arguments.file, arguments.identity);
   // Whatever the library sets up at first use is not the plugin's doing.
   cpu_info();
   const ProcessState before = ProcessState::now();

@@ -17,6 +17,7 @@
 
 #include "plugin/loaded.hpp"
 #include "plugin/mapping.hpp"
+#include "plugin/probe.hpp"
 #include "plugin/probe_cache.hpp"
 #include "plugin/probe_record.hpp"
 #include "plugin/scan.hpp"
@@ -452,6 +453,20 @@ TEST_F(ReplacedPlugin, IsRefusedIfAnotherFileTookItsPlace) {
   const LoadResult result = load(examined);
   EXPECT_EQ(result.state, PluginState::rejected);
   EXPECT_EQ(result.reason.code, ReasonCode::changed);
+}
+
+TEST_F(ReplacedPlugin, IsRefusedByTheHelperProcessToo) {
+  const Candidate examined = candidate();
+  std::string why;
+  const fs::path program = find_probe_program({}, why);
+  ASSERT_FALSE(program.empty()) << why;
+  const Candidate* const candidates[] = {&examined};
+  EXPECT_EQ(probe(program, candidates, {}).at(0).reason.code, ReasonCode::usable);
+  fs::copy_file(file_, folder_.path() / "new");
+  fs::rename(folder_.path() / "new", file_);
+  const ProbeRecord record = probe(program, candidates, {}).at(0);
+  EXPECT_EQ(record.state, PluginState::rejected);
+  EXPECT_EQ(record.reason.code, ReasonCode::changed);
 }
 
 TEST_F(ReplacedPlugin, IsRefusedIfItWasWrittenTo) {

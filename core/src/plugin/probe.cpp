@@ -203,7 +203,12 @@ Trial::Trial(const fs::path& program, const Candidate& candidate, const ProbeLim
   for (const int descriptor : {answer.source.get(), output.source.get()}) {
     ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK);
   }
-  const std::vector<std::string> arguments{"--answer-fd", std::to_string(kAnswer), "--token", token_,
+  const std::vector<std::string> arguments{"--answer-fd",
+                                           std::to_string(kAnswer),
+                                           "--token",
+                                           token_,
+                                           "--identity",
+                                           write_identity(candidate.identity),
                                            candidate.resolved.string()};
   bp::group group;
   std::error_code error;

@@ -232,6 +232,10 @@ std::optional<ProbeRecord> RecordReader::finish() {
   return record;
 }
 
+std::string write_identity(const FileIdentity& identity) {
+  return fmt::format("{}:{}:{}:{}", identity.device, identity.inode, identity.size, identity.modified_ns);
+}
+
 std::string write_answer_start(std::string_view core, std::string_view token) {
   return write_fields({kMagic, kVersion, core}) + write_fields({"token", token});
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fastpath/registry.hpp"
+#include "scan.hpp"
 
 /// What trying a plugin found, and its text: what the helper program answers and what the cache keeps. A text is lines
 /// of fields between tabs; a field has no tab, no line end and no backslash but as an escape.
@@ -57,6 +58,9 @@ class RecordReader {
   FieldReader fields_;
   bool has_state_ = false, has_stage_ = false, has_reason_ = false;
 };
+
+/// Which file the host examined, as an argument of the helper program: what it tries must be the same one.
+std::string write_identity(const FileIdentity& identity);
 
 /// What the helper program says over its answer descriptor.
 struct ProbeAnswer {
