@@ -146,10 +146,12 @@ class Dispatch : public testing::Test {
       std::vector<std::shared_ptr<plugin::LoadedPlugin>> plugins;
       for (auto& b : behaviours) plugins.push_back(std::make_shared<FakePlugin>(*b));
       auto registry = std::make_shared<PluginRegistry>(std::make_unique<FakeRegistry>(std::move(plugins), &asked));
-      context_ = std::make_unique<Context>(ContextOptions{.registry = {}, .shared_registry = registry, .threads = 1});
+      context_ = std::make_unique<Context>(
+          ContextOptions{.registry = {}, .shared_registry = registry, .threads = 1, .gate = gate});
     }
     return *context_;
   }
+  void renew() { context_.reset(); }
   Behaviour& add(const std::string& id) {
     behaviours.push_back(std::make_unique<Behaviour>());
     behaviours.back()->id = id;
@@ -170,6 +172,7 @@ class Dispatch : public testing::Test {
   }
 
   std::vector<std::unique_ptr<Behaviour>> behaviours;
+  bool gate = false;  // the kernels here are wrong on purpose
   int asked = 0;
   Scale module;
 
@@ -339,6 +342,7 @@ TEST_F(Dispatch, ARecoverableFailureFallsBackAndTheSecondOneTakesTheKernelOut) {
 TEST_F(Dispatch, OtherFailuresAreErrorsWithTheirCode) {
   Behaviour& fake = add("fake");
   const auto code_of = [&](std::int32_t status) {
+    renew();  // a lost device stays lost, and a kernel that failed twice is out
     fake.run_status = status;
     (void)pick(UseFast::always);
     try {

@@ -116,8 +116,12 @@ class FASTPATH_EXPORT Model : public Module {
   Model();
   virtual EvaluationResult run(const Graph& graph, const EvaluateOptions& options) = 0;
   virtual MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const = 0;
+  /// fast_modules(*this), kept until a module gets a child.
+  const std::vector<NamedFastModule>& fast_list();
 
  private:
+  std::vector<NamedFastModule> fast_list_;
+  std::uint64_t fast_list_epoch_ = 0;
   UseFast use_fast_ = UseFast::automatic;
   std::shared_ptr<const AutoPolicy> policy_;
 };

@@ -1,9 +1,16 @@
 #include "fastpath/context.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
 #include <thread>
 
 #include "dispatch/context_impl.hpp"
 #include "fastpath/error.hpp"
+#include "plugin/host.hpp"
 
 namespace fastpath {
 namespace {
@@ -17,24 +24,104 @@ int thread_budget(int requested) {
   return hardware > 0 ? static_cast<int>(hardware) : 1;
 }
 
+std::uint64_t shadow_period(int requested) {
+  if (requested < 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("shadow is {}, expected 0 or a number of evaluations", requested));
+  }
+  if (requested > 0) return static_cast<std::uint64_t>(requested);
+  const char* value = std::getenv("FASTPATH_SHADOW");
+  const std::string_view text = value != nullptr ? value : "";
+  if (text.empty()) return 0;
+  std::uint64_t period = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), period);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("FASTPATH_SHADOW is '{}', expected a number: every how many evaluations one is compared with "
+                    "the reference, 0 for never",
+                    text));
+  }
+  return period;
+}
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 }  // namespace
 
 Context::Impl::Impl(ContextOptions options)
     : registry(options.shared_registry ? std::move(options.shared_registry)
                                        : std::make_shared<PluginRegistry>(std::move(options.registry))),
-      threads(thread_budget(options.threads)) {}
-
-void Context::Impl::record_failure(const std::string& kernel, const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  Failures& failures = failures_[kernel];
-  ++failures.count;
-  failures.text = text;
+      threads(thread_budget(options.threads)),
+      gate(options.gate),
+      id(next_id()),
+      shadow_(shadow_period(options.shadow)) {
+  if (options.threads > 0) plugin::set_thread_budget(options.threads);
+  if (options.log) plugin::set_log_sink(std::move(options.log));
+  for (auto& [key, value] : options.plugin_configuration) plugin::set_configuration(key, std::move(value));
 }
 
-std::string Context::Impl::taken_out(const std::string& kernel) const {
+std::uint64_t Context::Impl::epoch() const noexcept {
+  // Both only grow, so their sum changes when either does.
+  return epoch_.load(std::memory_order_acquire) + plugin::fork_generation();
+}
+
+bool Context::Impl::record_failure(const std::string& kernel, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  Failures& failures = failures_[kernel];
+  failures.text = text;
+  if (++failures.count >= 2 && !failures.out) {
+    failures.out = Reason{ReasonCode::run_failed, fmt::format("failed twice in this process: {}", text)};
+  }
+  epoch_.fetch_add(1, std::memory_order_release);
+  return failures.count == 1;
+}
+
+bool Context::Impl::take_out(const std::string& kernel, Reason reason) {
+  const std::lock_guard lock(mutex_);
+  Failures& failures = failures_[kernel];
+  epoch_.fetch_add(1, std::memory_order_release);
+  if (failures.out) return false;
+  failures.out = std::move(reason);
+  return true;
+}
+
+std::optional<Reason> Context::Impl::taken_out(const std::string& kernel) const {
   const std::lock_guard lock(mutex_);
   const auto found = failures_.find(kernel);
-  return found == failures_.end() || found->second.count < 2 ? std::string() : found->second.text;
+  return found == failures_.end() ? std::nullopt : found->second.out;
+}
+
+void Context::Impl::lose(const std::string& plugin, const Device& device, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  lost_.try_emplace({plugin, to_string(device)}, text);
+  epoch_.fetch_add(1, std::memory_order_release);
+}
+
+std::optional<Reason> Context::Impl::lost(const std::string& plugin, const Device& device) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = lost_.find({plugin, to_string(device)});
+  if (found == lost_.end()) return std::nullopt;
+  return Reason{ReasonCode::device_lost,
+                fmt::format("{} was lost in this process: {}", to_string(device), found->second)};
+}
+
+bool Context::Impl::shadow_due() noexcept {
+  if (shadow_ == 0) return false;
+  return (evaluations_.fetch_add(1, std::memory_order_relaxed) + 1) % shadow_ == 0;
+}
+
+bool Context::Impl::knows(const Device& device) const {
+  const std::lock_guard lock(mutex_);
+  return std::find(known_.begin(), known_.end(), device) != known_.end();
+}
+
+void Context::Impl::remember(const Device& device) {
+  const std::lock_guard lock(mutex_);
+  if (std::find(known_.begin(), known_.end(), device) == known_.end()) known_.push_back(device);
 }
 
 Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

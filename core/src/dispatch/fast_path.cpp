@@ -10,6 +10,8 @@
 #include "fastpath/error.hpp"
 #include "fastpath/plugin.h"
 #include "fastpath/sdk/attributes.hpp"
+#include "fastpath/warning.hpp"
+#include "verify/gate.hpp"
 
 namespace fastpath {
 namespace {
@@ -22,19 +24,24 @@ void check_argument(const sdk::Argument& argument, const Tensor& tensor, DType d
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} '{}' is missing", op, list, argument.name));
   }
   const DType wanted = argument.real ? dtype : DType::int32;
-  Shape shape;
-  if (argument.axis != sdk::Axis::none) {
+  const std::size_t leading = argument.axis == sdk::Axis::none ? 0 : 1;
+  const Shape& shape = tensor.shape();
+  bool good =
+      tensor.dtype() == wanted && tensor.is_contiguous() && shape.size() == leading + argument.trailing.size() &&
+      std::equal(argument.trailing.begin(), argument.trailing.end(), shape.end() - std::ssize(argument.trailing));
+  if (leading == 1) {
     std::int64_t& size = sizes[static_cast<int>(argument.axis)];
-    if (size < 0 && tensor.rank() > 0) size = tensor.size(0);
-    shape.push_back(size);
+    if (size < 0 && !shape.empty()) size = shape[0];
+    good = good && shape[0] == size;
   }
-  shape.insert(shape.end(), argument.trailing.begin(), argument.trailing.end());
-  if (tensor.dtype() != wanted || tensor.shape() != shape || !tensor.is_contiguous()) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: {} '{}' is {} {}{}, expected contiguous {} {}", op, list, argument.name,
-                            to_string(tensor.dtype()), to_string(tensor.shape()),
-                            tensor.is_contiguous() ? "" : " (strided)", to_string(wanted), to_string(shape)));
-  }
+  if (good) return;
+  Shape expected;
+  if (leading == 1) expected.push_back(sizes[static_cast<int>(argument.axis)]);
+  for (const std::int64_t extent : argument.trailing) expected.push_back(extent);
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{}: {} '{}' is {} {}{}, expected contiguous {} {}", op, list, argument.name,
+                          to_string(tensor.dtype()), to_string(shape), tensor.is_contiguous() ? "" : " (strided)",
+                          to_string(wanted), to_string(expected)));
 }
 
 void check_list(const std::vector<sdk::Argument>& arguments, std::span<const Tensor> tensors, DType dtype,
@@ -81,6 +88,21 @@ void check_devices(const OpCall& call, const Device& device, const std::string& 
                                                              to_string(tensor.device()), to_string(device)));
       }
     }
+  }
+}
+
+/// What an error of a device means as the status of a call. Other errors go on.
+plugin::CallStatus device_status(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::out_of_memory:
+      return {FP_E_OUT_OF_MEMORY, error.what()};
+    case ErrorCode::device_lost:
+      return {FP_E_DEVICE_LOST, error.what()};
+    case ErrorCode::kernel_failed:
+    case ErrorCode::unavailable:
+      return {FP_E_INTERNAL, error.what()};
+    default:
+      throw;
   }
 }
 
@@ -144,17 +166,14 @@ const std::optional<Reason>& FastPathModule::last_failure() const noexcept { ret
 
 void FastPathModule::share_parameters(const FastPathModule& other) { state_->shared = other.state_->shared; }
 
-void FastPathModule::on_change() {
-  const std::lock_guard lock(state_->shared->mutex);
-  ++state_->shared->version;
-}
+void FastPathModule::on_change() { state_->shared->version.fetch_add(1, std::memory_order_acq_rel); }
 
 const std::vector<Tensor>& FastPathModule::op_parameters(DType dtype) const {
   State::Shared& shared = *state_->shared;
   const std::lock_guard lock(shared.mutex);
-  if (shared.converted_version != shared.version) {
+  if (const std::uint64_t version = shared.version.load(); shared.converted_version != version) {
     shared.converted.clear();
-    shared.converted_version = shared.version;
+    shared.converted_version = version;
   }
   // A map: references stay valid while other dtypes are added, until the parameters change.
   const auto [place, added] = shared.converted.try_emplace(dtype);
@@ -176,7 +195,9 @@ std::vector<FastPathModule*> FastPathModule::covered() {
 }
 
 std::uint64_t FastPathModule::saved_bytes(const OpCall& call) const {
-  return state_->active == nullptr ? 0 : state_->active->kernel->saved_bytes(call);
+  if (state_->active == nullptr) return 0;
+  // A kernel may answer by what it is bound to. If it cannot be bound, running it says so.
+  return state_->bind_active(*this, call_dtype(call)).ok() ? state_->active->kernel->saved_bytes(call) : 0;
 }
 
 void FastPathModule::run_reference(const OpCall& call) {
@@ -185,7 +206,7 @@ void FastPathModule::run_reference(const OpCall& call) {
 }
 
 void FastPathModule::run_reference(const OpCall& call, const std::vector<Tensor>& parameters) {
-  const std::size_t expected = op_parameters(call_dtype(call)).size();
+  const std::size_t expected = schema_tensors().size();
   if (parameters.size() != expected) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: {} parameters, expected {}", op().id, parameters.size(), expected));
@@ -194,11 +215,13 @@ void FastPathModule::run_reference(const OpCall& call, const std::vector<Tensor>
   reference(call, parameters);
 }
 
-plugin::CallStatus FastPathModule::State::run_active(const FastPathModule& module, const OpCall& call, DType dtype) {
+plugin::CallStatus FastPathModule::State::bind_active(const FastPathModule& module, DType dtype) {
   Slot& slot = *active;
   const std::uint64_t current = version();
-  if (slot.bound_version != current) {
-    slot.parameters = module.op_parameters(dtype);
+  if (slot.bound_version == current) return {};
+  slot.bound_version = 0;
+  slot.parameters = module.op_parameters(dtype);
+  try {
     if (slot.device->owns_memory()) {
       for (Tensor& tensor : slot.parameters) {
         if (!tensor.defined()) continue;
@@ -207,48 +230,99 @@ plugin::CallStatus FastPathModule::State::run_active(const FastPathModule& modul
         tensor = on_device;
       }
     }
-    plugin::CallStatus status = slot.kernel->bind(slot.parameters, current);
-    if (!status.ok()) return status;
-    slot.bound_version = current;
+  } catch (const Error& error) {
+    return device_status(error);
   }
-  return slot.kernel->run(call);
+  plugin::CallStatus status = slot.kernel->bind(slot.parameters, current);
+  if (status.ok()) slot.bound_version = current;
+  return status;
 }
 
 void FastPathModule::State::drop_active(const plugin::CallStatus& status) {
-  last_failure = Reason{ReasonCode::fallback, fmt::format("{} failed: {}", active->kernel->plugin_id(), status.text)};
-  if (context != nullptr) context->impl().record_failure(active->key, status.text);
+  const Slot& slot = *active;
   active = nullptr;
+  const std::string& plugin = slot.kernel->plugin_id();
+  last_failure = Reason{ReasonCode::fallback, fmt::format("{} failed: {}", plugin, status.text)};
+  if (context == nullptr) return;
+  Context::Impl& known = context->impl();
+  if (status.status == FP_E_DEVICE_LOST) {
+    known.lose(plugin, slot.device->info().device, status.text);
+    return;  // the error says so
+  }
+  if (known.record_failure(slot.key, status.text)) {
+    warn_about_kernel({ReasonCode::fallback,
+                       fmt::format("{}: the kernel of {} failed and the reference takes over; once more and it is out "
+                                   "for this process: {}",
+                                   asked.id, plugin, status.text)});
+  }
+}
+
+void FastPathModule::State::expose_active(ReasonCode code, const std::string& text) {
+  const Slot& slot = *active;
+  active = nullptr;
+  const std::string& plugin = slot.kernel->plugin_id();
+  last_failure = Reason{code, fmt::format("{}: {}", plugin, text)};
+  if (context == nullptr || !context->impl().take_out(slot.key, {code, text})) return;
+  warn_about_kernel(
+      {code, fmt::format("{}: the kernel of {} disagrees with the reference, whose results are used; it is "
+                         "out for this process: {}",
+                         asked.id, plugin, text)});
 }
 
 void FastPathModule::run(const OpCall& call) {
+  State& state = *state_;
   const OpSpec& spec = op();
   const DType dtype = call_dtype(call);
-  if (!state_->signature || state_->signature_version != state_->version()) {
+  if (const std::uint64_t version = state.version(); state.signature_version != version) {
     try {
-      state_->signature = sdk::signature_of(spec.id, spec.version, sdk::Attributes(spec.config));
+      state.signature = sdk::signature_of(spec.id, spec.version, sdk::Attributes(spec.config));
     } catch (const sdk::ConfigError& error) {
       throw Error(ErrorCode::internal, fmt::format("{}: {}", spec.id, error.what()));
     }
-    state_->signature_version = state_->version();
+    state.signature_version = version;
   }
   check_devices(call, placement(), spec.id);
-  if (state_->signature) check_shapes(*state_->signature, call, dtype, spec.id);
-  if (state_->active == nullptr) {
+  if (state.signature) check_shapes(*state.signature, call, dtype, spec.id);
+  if (state.active == nullptr) {
     reference(call, op_parameters(dtype));
     return;
   }
-  const plugin::CallStatus status = state_->run_active(*this, call, dtype);
+  State::Slot& slot = *state.active;
+  const auto pass = static_cast<std::uint32_t>(call.pass);
+  const bool first = (slot.unverified & pass) != 0;
+  plugin::CallStatus status = state.bind_active(*this, dtype);
+  if (status.ok() && (state.compare || first)) {
+    verify::Compared compared;
+    try {
+      compared = verify::run_compared(*this, *slot.kernel, *slot.device, call, dtype);
+    } catch (const Error& error) {
+      compared.status = device_status(error);
+    }
+    status = std::move(compared.status);
+    if (status.ok()) {
+      if (first) {
+        if (state.context != nullptr) {
+          state.context->impl().gates.put(fmt::format("{}|first call|{}", slot.gate_key, pass),
+                                          {!compared.mismatch, true, compared.mismatch.value_or("")});
+        }
+        slot.unverified &= ~pass;
+      }
+      if (compared.mismatch) {
+        state.expose_active(first ? ReasonCode::not_verified : ReasonCode::wrong_result, *compared.mismatch);
+      }
+      return;
+    }
+  } else if (status.ok()) {
+    status = slot.kernel->run(call);
+  }
   if (status.ok()) return;
-  const std::string text =
-      fmt::format("{}: kernel of {} failed: {}", spec.id, state_->active->kernel->plugin_id(), status.text);
+
+  const std::string text = fmt::format("{}: kernel of {} failed: {}", spec.id, slot.kernel->plugin_id(), status.text);
   const bool on_host = placement().is_cpu();
+  state.drop_active(status);
   if (status.status == FP_E_DEVICE_LOST) throw Error(ErrorCode::device_lost, text);
   if (status.status == FP_E_NUMERICS) throw Error(ErrorCode::numerics, text);
-  if (!status.recoverable()) {
-    state_->drop_active(status);
-    throw Error(ErrorCode::kernel_failed, text);
-  }
-  state_->drop_active(status);
+  if (!status.recoverable()) throw Error(ErrorCode::kernel_failed, text);
   // On a device the caller holds the tensors and has to bring them back first.
   if (!on_host)
     throw Error(status.status == FP_E_OUT_OF_MEMORY ? ErrorCode::out_of_memory : ErrorCode::unavailable, text);

@@ -2,6 +2,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "fastpath/fast_path.hpp"
 #include "fastpath/sdk/attributes.hpp"
 #include "fastpath/warning.hpp"
+#include "verify/gate.hpp"
 
 namespace fastpath {
 namespace {
@@ -20,16 +22,23 @@ using State = FastPathModule::State;
 const std::vector<State::Answer>& ask(FastPathModule& module, const Device& device, DType dtype, Passes passes,
                                       Context& context) {
   State& state = module.state();
-  const State::Question question{device, dtype, passes.bits(), &context, state.version()};
+  const State::Question question{device, dtype, passes.bits(), context.impl().id, state.version()};
   if (state.question == question) return state.answers;
-  // Kernels belong to a configuration; one that changed is another op.
-  if (state.question && state.question->version != question.version) state.slots.clear();
+  const OpSpec& op = module.op();
+  // Kernels belong to a configuration; one that changed is another op. Parameters alone are bound anew.
+  if (op.id != state.asked.id || op.version != state.asked.version || op.config != state.asked.config) {
+    state.memos.clear();
+    state.slots.clear();
+    state.asked = op;
+  }
   state.question.reset();
   state.answers.clear();
+  const std::string what = fmt::format("{}|{}|{:016x}|{}|{}", op.id, op.version, sdk::Attributes(op.config).hash(),
+                                       to_string(device), to_string(dtype));
   for (const auto& plugin : context.registry().impl().usable(device.kind)) {
-    State::Answer answer{plugin, Support::yes(), {}};
+    State::Answer answer{plugin, Support::yes(), {}, fmt::format("{}|{}", plugin->info().id, what)};
     if (const DeviceInfo* info = plugin->find_device(device)) {
-      answer.support = plugin->query(module.op(), *info, dtype, passes, &answer.traits);
+      answer.support = plugin->query(op, *info, dtype, passes, &answer.traits);
     } else {
       answer.support.blocked(ReasonCode::device,
                              fmt::format("{} has no device {}", plugin->info().id, to_string(device)));
@@ -40,11 +49,20 @@ const std::vector<State::Answer>& ask(FastPathModule& module, const Device& devi
   return state.answers;
 }
 
-std::string kernel_key(const State::Answer& answer, const FastPathModule& module, const Device& device, DType dtype) {
-  const OpSpec& op = module.op();
-  return fmt::format("{}|{}|{}|{:016x}|{}|{}", answer.plugin->info().id, op.id, op.version,
-                     sdk::Attributes(op.config).hash(), to_string(device), to_string(dtype));
-}
+/// The sizes for which a decision holds: those that every comparison on the way to it would have answered alike.
+struct Sizes {
+  std::int64_t min = 0, max = std::numeric_limits<std::int64_t>::max();
+  /// size >= threshold, remembered.
+  bool at_least(std::int64_t size, std::int64_t threshold) {
+    const bool result = size >= threshold;
+    if (result) {
+      min = std::max(min, threshold);
+    } else {
+      max = std::min(max, threshold - 1);
+    }
+    return result;
+  }
+};
 
 /// Position of a plugin in the caller's list of preferences; the length of the list if it is not there.
 std::size_t preference(const AutoPolicy* policy, const std::string& id) {
@@ -52,16 +70,6 @@ std::size_t preference(const AutoPolicy* policy, const std::string& id) {
   std::size_t i = 0;
   while (i < policy->preference.size() && fnmatch(policy->preference[i].c_str(), id.c_str(), 0) != 0) ++i;
   return i;
-}
-
-bool in_window(const plugin::KernelTraits& traits, const ProblemSize& size, Support& support) {
-  if (size.n_edges < traits.min_edges || (traits.max_edges > 0 && size.n_edges > traits.max_edges)) {
-    support.blocked(ReasonCode::size,
-                    fmt::format("{} edges; the kernel takes {} to {}", size.n_edges, traits.min_edges,
-                                traits.max_edges > 0 ? std::to_string(traits.max_edges) : "any number"));
-    return false;
-  }
-  return true;
 }
 
 struct Setting {
@@ -72,63 +80,134 @@ struct Setting {
   ProblemSize size;
   Passes passes;
   Context& context;
+  Sizes sizes = {};
   /// Off the CPU one plugin owns the memory of the device in an evaluation: the first that gets a module.
   const plugin::LoadedPlugin* memory_owner = nullptr;
 };
 
+bool in_window(const plugin::KernelTraits& traits, Setting& s, Support& support) {
+  const bool enough = s.sizes.at_least(s.size.n_edges, traits.min_edges);
+  const bool many = traits.max_edges > 0 && s.sizes.at_least(s.size.n_edges, traits.max_edges + 1);
+  if (enough && !many) return true;
+  support.blocked(ReasonCode::size,
+                  fmt::format("{} edges; the kernel takes {} to {}", many ? "too many" : "too few", traits.min_edges,
+                              traits.max_edges > 0 ? std::to_string(traits.max_edges) : "any number"));
+  return false;
+}
+
 /// The rule that speaks for or against kernels, for the whole group.
-Reason rule(const Setting& s, const DeviceInfo& device) {
+Reason rule(Setting& s, const DeviceInfo& device) {
   if (s.use_fast == UseFast::always) return {ReasonCode::forced_fast, "use_fast is true"};
   if (s.policy == nullptr) return {ReasonCode::forced_fast, "use_fast is auto without a policy"};
   if (s.device.is_cpu()) {
     return {ReasonCode::unmeasured, "use_fast is auto and nothing was measured on this CPU"};
   }
   const std::int64_t threshold = s.policy->threshold(device, s.dtype);
+  s.sizes.at_least(s.size.n_edges, threshold);
   const bool fast = s.policy->decide(device, s.dtype, s.size.n_edges);
-  return {
-      fast ? ReasonCode::policy_fast : ReasonCode::policy_reference,
-      fmt::format("{} edges, threshold {} on {} in {}", s.size.n_edges, threshold, device.name, to_string(s.dtype))};
+  return {fast ? ReasonCode::policy_fast : ReasonCode::policy_reference,
+          fmt::format("{} {} edges, the threshold on {} in {}", fast ? "at least" : "fewer than", threshold,
+                      device.name, to_string(s.dtype))};
+}
+
+/// Opens the device of a plugin. Null, with a reason, if nothing can run on it.
+std::shared_ptr<plugin::OpenDevice> open(plugin::LoadedPlugin& plugin, const Setting& s, Support& support) {
+  const std::string& id = plugin.info().id;
+  if (const std::optional<Reason> lost = s.context.impl().lost(id, s.device)) {
+    support.blocked(lost->code, lost->text);
+    return nullptr;
+  }
+  std::shared_ptr<plugin::OpenDevice> device = plugin.open(*plugin.find_device(s.device));
+  if (device->forked()) {
+    support.blocked(ReasonCode::forked,
+                    fmt::format("the process was forked after {} had opened {}", id, to_string(s.device)));
+  } else if (device->lost()) {
+    support.blocked(ReasonCode::device_lost, fmt::format("{} was lost in this process", to_string(s.device)));
+  } else if (!s.device.is_cpu() && !device->owns_memory()) {
+    support.blocked(
+        ReasonCode::device,
+        fmt::format("{} brings kernels only, and no other plugin lends it the memory of {}", id, to_string(s.device)));
+  }
+  return support ? device : nullptr;
+}
+
+/// Lets a kernel show that it agrees with the reference, once per process. False, with a reason, if it does not.
+bool verified(FastPathModule& module, State::Slot& slot, const Setting& s, Support& support) {
+  Context::Impl& context = s.context.impl();
+  if (!context.gate || slot.gate_context == context.id) return true;
+  const auto refuse = [&](const std::string& text) {
+    support.blocked(ReasonCode::not_verified, text);
+    return false;
+  };
+  slot.gate_key = verify::gate_key(module, *slot.plugin, slot.key, s.dtype, s.passes);
+  if (verify::has_schema(module.op())) {
+    verify::GateResult result;
+    try {
+      result = context.gates.result(
+          slot.gate_key, [&] { return verify::try_kernel(module, *slot.kernel, *slot.device, s.dtype, s.passes); });
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::device_lost) throw;
+      result.text = fmt::format("could not be tried: {}", error.what());
+    }
+    slot.bound_version = 0;
+    if (!result.passed) return refuse(result.text);
+  } else {
+    // Nobody but the host knows what inputs make sense, so its first call of each pass is compared.
+    slot.unverified = 0;
+    for (std::uint32_t pass = 1; pass <= s.passes.bits(); pass <<= 1) {
+      if ((s.passes.bits() & pass) == 0) continue;
+      const auto known = context.gates.find(fmt::format("{}|first call|{}", slot.gate_key, pass));
+      if (!known) slot.unverified |= pass;
+      if (known && !known->passed) return refuse(known->text);
+    }
+  }
+  slot.gate_context = context.id;
+  return true;
 }
 
 /// Makes the kernel of an answer the module's active one. False, with a reason, if it cannot be had.
 bool activate(FastPathModule& module, const State::Answer& answer, Setting& s, Support& support) {
   State& state = module.state();
-  const std::string key = kernel_key(answer, module, s.device, s.dtype);
-  if (const std::string text = s.context.impl().taken_out(key); !text.empty()) {
-    support.blocked(ReasonCode::run_failed, fmt::format("failed twice in this process: {}", text));
+  Context::Impl& context = s.context.impl();
+  if (const std::optional<Reason> out = context.taken_out(answer.key)) {
+    support.blocked(out->code, out->text);
     return false;
   }
-  std::unique_ptr<State::Slot>& slot = state.slots[fmt::format("{}|{}", key, s.passes.bits())];
-  if (!slot) {
-    try {
-      auto made = std::make_unique<State::Slot>();
-      made->plugin = answer.plugin;
-      made->device = answer.plugin->open(*answer.plugin->find_device(s.device));
-      if (!s.device.is_cpu() && !made->device->owns_memory()) {
-        support.blocked(ReasonCode::device,
-                        fmt::format("{} brings kernels only, and no other plugin lends it the memory of {}",
-                                    answer.plugin->info().id, to_string(s.device)));
-        return false;
-      }
-      made->kernel = made->device->create_kernel(module.op(), s.dtype, s.passes);
-      made->key = key;
-      slot = std::move(made);
-    } catch (const Error& error) {
-      support.blocked(ReasonCode::create_failed, error.what());
-      if (error.code() == ErrorCode::device_lost) throw;
-      s.context.impl().record_failure(key, error.what());
-      return false;
-    }
-  }
-  if (slot->device->owns_memory()) {
-    if (s.memory_owner != nullptr && s.memory_owner != answer.plugin.get()) {
+  const auto is_it = [&](const std::unique_ptr<State::Slot>& slot) {
+    return slot->plugin == answer.plugin && slot->key == answer.key && slot->passes == s.passes.bits();
+  };
+  auto slot = std::find_if(state.slots.begin(), state.slots.end(), is_it);
+  try {
+    const std::shared_ptr<plugin::OpenDevice> device = open(*answer.plugin, s, support);
+    if (!device) return false;
+    if (device->owns_memory() && s.memory_owner != nullptr && s.memory_owner != answer.plugin.get()) {
       support.blocked(ReasonCode::device, fmt::format("the memory of {} belongs to {} in this evaluation",
                                                       to_string(s.device), s.memory_owner->info().id));
       return false;
     }
-    s.memory_owner = answer.plugin.get();
+    if (slot == state.slots.end()) {
+      auto made = std::make_unique<State::Slot>();
+      made->plugin = answer.plugin;
+      made->device = device;
+      made->kernel = device->create_kernel(module.op(), s.dtype, s.passes);
+      made->dtype = s.dtype;
+      made->passes = s.passes.bits();
+      made->key = answer.key;
+      slot = state.slots.insert(state.slots.end(), std::move(made));
+    }
+    // A kernel that is not stays: another context, without a gate, may be using it.
+    if (!verified(module, **slot, s, support)) return false;
+    if (device->owns_memory()) s.memory_owner = answer.plugin.get();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::device_lost) {
+      context.lose(answer.plugin->info().id, s.device, error.what());
+      throw;
+    }
+    support.blocked(ReasonCode::create_failed, error.what());
+    context.record_failure(answer.key, error.what());
+    return false;
   }
-  state.active = slot.get();
+  state.active = slot->get();
   state.context = &s.context;
   return true;
 }
@@ -145,7 +224,7 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
   std::vector<Ranked> usable;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     Support support = answers[i].support;
-    if (support && in_window(answers[i].traits, s.size, support)) {
+    if (support && in_window(answers[i].traits, s, support)) {
       usable.push_back({i, preference(s.policy, answers[i].plugin->info().id)});
     }
     decision.candidates.push_back({answers[i].plugin->info().id, Candidate::Verdict::refused, support.reasons()});
@@ -191,6 +270,78 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
   return decision;
 }
 
+/// Why a kernel is known not to agree with the reference, if it is.
+std::optional<Reason> failed_gate(const FastPathModule& module, const State::Answer& answer, DType dtype, Passes passes,
+                                  Context& context) {
+  if (!context.impl().gate) return std::nullopt;
+  const auto known = context.impl().gates.find(verify::gate_key(module, *answer.plugin, answer.key, dtype, passes));
+  if (!known || known->passed) return std::nullopt;
+  return Reason{ReasonCode::not_verified, known->text};
+}
+
+bool same(const std::optional<AutoPolicy>& kept, const AutoPolicy* policy) {
+  if (!kept || policy == nullptr) return kept.has_value() == (policy != nullptr);
+  return kept->min_edges == policy->min_edges && kept->min_edges_float64 == policy->min_edges_float64 &&
+         kept->default_min_edges == policy->default_min_edges &&
+         kept->default_min_edges_float64 == policy->default_min_edges_float64 && kept->preference == policy->preference;
+}
+
+std::vector<Decision> refuse_all(const std::vector<NamedFastModule>& modules) {
+  std::vector<Decision> decisions;
+  for (const NamedFastModule& named : modules) {
+    named.module->state().active = nullptr;
+    decisions.push_back(
+        {named.name, named.module->op().id, "reference", {ReasonCode::forced_reference, "use_fast is false"}, {}});
+  }
+  return decisions;
+}
+
+std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, UseFast use_fast,
+                                 const AutoPolicy* policy, const Device& device, DType dtype, ProblemSize size,
+                                 Passes passes, Context& context, Sizes& sizes) {
+  std::vector<Decision> decisions;
+  for (const NamedFastModule& named : modules) named.module->state().active = nullptr;
+  Setting setting{use_fast, policy, device, dtype, size, passes, context};
+  const std::optional<DeviceInfo> info = find_device(context, device);
+  std::map<const FastPathModule*, std::string> parent;
+  for (const NamedFastModule& named : modules) {
+    if (const auto found = parent.find(named.module); found != parent.end()) {
+      decisions.push_back({named.name,
+                           named.module->op().id,
+                           "reference",
+                           {ReasonCode::covered_by_parent, fmt::format("{} does its work", found->second)},
+                           {}});
+      continue;
+    }
+    decisions.push_back(decide(named, setting, info));
+    if (named.module->fast_active()) {
+      for (const FastPathModule* child : named.module->covered()) parent.emplace(child, named.name);
+    }
+  }
+  sizes = setting.sizes;
+  return decisions;
+}
+
+/// True if a kept selection is the one that would be made now.
+bool holds(const State::Memo& memo, const std::vector<NamedFastModule>& modules, UseFast use_fast,
+           const AutoPolicy* policy, const Device& device, DType dtype, const ProblemSize& size, Passes passes,
+           std::uint64_t context, std::uint64_t epoch) {
+  if (memo.use_fast != use_fast || memo.context != context || memo.epoch != epoch || !(memo.device == device) ||
+      memo.dtype != dtype || memo.passes != passes.bits() || size.n_edges < memo.min_edges ||
+      size.n_edges > memo.max_edges || memo.entries.size() != modules.size() || !same(memo.policy, policy)) {
+    return false;
+  }
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const State::Memo::Entry& entry = memo.entries[i];
+    const NamedFastModule& named = modules[i];
+    if (entry.module != named.module || entry.state != named.module->state().id ||
+        entry.version != named.module->state().version() || entry.name != named.name) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<DeviceInfo> find_device(Context& context, const Device& device) {
@@ -210,9 +361,11 @@ Support FastPathModule::fast_supported(const Device& device, DType dtype, Passes
   for (const State::Answer& answer : answers) {
     Support support = answer.support;
     if (support) {
-      const std::string text = used.impl().taken_out(kernel_key(answer, *this, device, dtype));
-      if (text.empty()) return Support::yes();
-      support.blocked(ReasonCode::run_failed, text);
+      std::optional<Reason> out = used.impl().taken_out(answer.key);
+      if (!out) out = used.impl().lost(answer.plugin->info().id, device);
+      if (!out) out = failed_gate(*this, answer, dtype, passes, used);
+      if (!out) return Support::yes();
+      support.blocked(out->code, out->text);
     }
     for (const Reason& reason : support.reasons()) {
       all.blocked(reason.code, fmt::format("{}: {}", answer.plugin->info().id, reason.text));
@@ -255,38 +408,51 @@ FastCapableRange iter_fast_capable(Module& model, const Device& device, DType dt
 
 Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, const AutoPolicy* policy,
                  const Device& device, DType dtype, ProblemSize size, Passes passes, Context* context) {
-  std::vector<Decision> decisions;
+  if (modules.empty()) return {};
+  // Under use_fast false nobody is asked, so there need not even be a context.
+  Context* const used = use_fast == UseFast::never ? nullptr : context != nullptr ? context : &Context::process();
+  const std::uint64_t context_id = used != nullptr ? used->impl().id : 0,
+                      epoch = used != nullptr ? used->impl().epoch() : 0;
+  auto& memos = modules.front().module->state().memos;
+  auto kept = std::find_if(memos.begin(), memos.end(), [&](const std::unique_ptr<State::Memo>& memo) {
+    return holds(*memo, modules, use_fast, policy, device, dtype, size, passes, context_id, epoch);
+  });
+  if (kept != memos.end()) {
+    for (const State::Memo::Entry& entry : (*kept)->entries) {
+      State& state = const_cast<FastPathModule*>(entry.module)->state();
+      state.active = entry.slot;
+      state.context = used;
+    }
+  } else {
+    auto memo = std::make_unique<State::Memo>();
+    memo->use_fast = use_fast;
+    if (policy != nullptr) memo->policy = *policy;
+    memo->device = device;
+    memo->dtype = dtype;
+    memo->passes = passes.bits();
+    memo->context = context_id;
+    memo->epoch = epoch;
+    Sizes sizes;
+    memo->selection.decisions = used != nullptr
+                                    ? decide_all(modules, use_fast, policy, device, dtype, size, passes, *used, sizes)
+                                    : refuse_all(modules);
+    memo->min_edges = sizes.min;
+    memo->max_edges = sizes.max;
+    memo->any_fast = memo->selection.any_fast();
+    for (const NamedFastModule& named : modules) {
+      const State& state = named.module->state();
+      memo->entries.push_back({named.name, named.module, state.id, state.version(), state.active});
+    }
+    if (memos.size() >= State::kMemos) memos.pop_back();
+    kept = memos.insert(memos.begin(), std::move(memo));
+  }
+  const bool compare = (*kept)->any_fast && used->impl().shadow_due();
   for (const NamedFastModule& named : modules) {
-    named.module->state().active = nullptr;
+    named.module->state().compare = compare;
     named.module->state().last_failure.reset();
   }
-  if (use_fast == UseFast::never) {
-    for (const NamedFastModule& named : modules) {
-      decisions.push_back(
-          {named.name, named.module->op().id, "reference", {ReasonCode::forced_reference, "use_fast is false"}, {}});
-    }
-    return {std::move(decisions)};
-  }
-  Setting setting{use_fast, policy, device, dtype, size, passes, context != nullptr ? *context : Context::process()};
-  const std::optional<DeviceInfo> info = find_device(setting.context, device);
-  std::map<const FastPathModule*, std::string> parent;
-  for (const NamedFastModule& named : modules) {
-    if (const auto found = parent.find(named.module); found != parent.end()) {
-      decisions.push_back({named.name,
-                           named.module->op().id,
-                           "reference",
-                           {ReasonCode::covered_by_parent, fmt::format("{} does its work", found->second)},
-                           {}});
-      continue;
-    }
-    decisions.push_back(decide(named, setting, info));
-    if (named.module->fast_active()) {
-      for (const FastPathModule* child : named.module->covered()) parent.emplace(child, named.name);
-    }
-  }
-  Selection selection{std::move(decisions)};
-  if (dtype == DType::float32 && selection) warn_float32_once();
-  return selection;
+  if (dtype == DType::float32 && (*kept)->any_fast) warn_float32_once();
+  return (*kept)->selection;
 }
 
 void deactivate(Module& model) {

@@ -7,6 +7,7 @@
 
 #include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
+#include "fastpath/plugin.h"
 
 namespace fastpath::models {
 namespace {
@@ -208,16 +209,21 @@ void Executor::run_step(const Step& step, std::size_t index, bool backward) {
     device_ = step.op->state().active->device;
     device = device_.get();
   }
+  const bool fast = step.op != nullptr && step.op->fast_active();
   try {
     backward ? run_backward(step, device, index) : run_forward(step, device, index);
   } catch (const Error& error) {
     const bool recoverable = error.code() == ErrorCode::out_of_memory || error.code() == ErrorCode::unavailable;
     if (device == nullptr || !recoverable) throw;
     // The kernel gave up on its device: bring the tensors back and let the reference do the step.
-    if (step.op->fast_active()) step.op->state().drop_active({-1, error.what()});
+    if (step.op->fast_active()) {
+      const bool memory = error.code() == ErrorCode::out_of_memory;
+      step.op->state().drop_active({memory ? FP_E_OUT_OF_MEMORY : FP_E_UNSUPPORTED, error.what()});
+    }
+    if (settings_.repeat) note_failure(step);
     backward ? run_backward(step, nullptr, index) : run_forward(step, nullptr, index);
   }
-  if (step.op != nullptr && step.op->last_failure()) note_failure(step);
+  if (fast && !step.op->fast_active()) note_failure(step);
 }
 
 void Executor::note_failure(const Step& step) {
@@ -225,6 +231,7 @@ void Executor::note_failure(const Step& step) {
   if (settings_.require_fast) {
     throw Error(ErrorCode::strict_violation, fmt::format("{}: {} (strict mode)", step.name, reason.text));
   }
+  if (settings_.repeat) throw KernelGaveWay{step.name, reason};
   if (settings_.selection == nullptr) return;
   for (Decision& decision : settings_.selection->decisions.edit()) {
     if (decision.module != step.name) continue;
@@ -282,7 +289,7 @@ void Executor::run_forward(const Step& step, plugin::OpenDevice* device, std::si
   }
   if (step.op != nullptr && step.op->fast_active()) {
     // A kernel may keep intermediate results for its backward pass.
-    const std::uint64_t bytes = step.op->state().active->kernel->saved_bytes(op_call);
+    const std::uint64_t bytes = step.op->saved_bytes(op_call);
     if (bytes > 0) {
       const Shape shape{static_cast<std::int64_t>(bytes)};
       saved_[index] = device != nullptr ? device->allocate(shape, DType::uint8) : Tensor::empty(shape, DType::uint8);

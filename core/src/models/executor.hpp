@@ -29,6 +29,12 @@ class BufferPool {
   std::uint64_t bytes_ = 0;
 };
 
+/// Thrown out of a run when a kernel gave way to the reference and the run is to be repeated without kernels.
+struct KernelGaveWay {
+  std::string module;
+  Reason reason;
+};
+
 /// What one run of a program is asked for.
 struct RunSettings {
   DType dtype = DType::float64;
@@ -38,6 +44,8 @@ struct RunSettings {
   const OpGraph* graph = nullptr;
   const ExchangeCallback* exchange = nullptr;
   bool require_fast = false;
+  /// When a kernel gives way to the reference: throw KernelGaveWay, or let the reference do the step and go on.
+  bool repeat = false;
   Selection* selection = nullptr;  ///< Decisions are updated when a kernel fails and the reference takes over.
 };
 

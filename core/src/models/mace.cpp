@@ -507,13 +507,38 @@ MemoryEstimate MaceModel::estimate(ProblemSize size, const EvaluateOptions& opti
   return result;
 }
 
+namespace {
+
+/// The decisions of an evaluation that was repeated without kernels because one of them gave way.
+Selection repeated_by_reference(Selection selection, const KernelGaveWay& failure) {
+  for (Decision& decision : selection.decisions.edit()) {
+    if (!decision.fast() && decision.reason.code != ReasonCode::covered_by_parent) continue;
+    Reason reason = failure.reason;
+    if (decision.module != failure.module) {
+      reason = {ReasonCode::fallback, fmt::format("the evaluation was repeated by the reference because of {}: {}",
+                                                  failure.module, failure.reason.text)};
+    }
+    for (Candidate& candidate : decision.candidates) {
+      if (candidate.plugin != decision.choice) continue;
+      if (decision.module == failure.module) {
+        candidate.verdict = Candidate::Verdict::refused;
+        candidate.reasons.push_back(reason);
+      } else {
+        candidate.verdict = Candidate::Verdict::not_chosen;
+        candidate.reasons = {reason};
+      }
+    }
+    decision.choice = "reference";
+    decision.reason = std::move(reason);
+  }
+  return selection;
+}
+
+}  // namespace
+
 EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& options) {
-  const MaceConfig& c = config_;
   const bool exchange = static_cast<bool>(options.exchange);
-  const bool tangent = options.direction.defined();
-  const bool backward = options.forces || options.stress || options.parameter_gradients || tangent;
   const std::int64_t n_nodes = graph.n_nodes(), n_local = graph.n_local();
-  const std::int64_t n_receivers = exchange ? n_local : n_nodes;
   Context& context = options.context != nullptr ? *options.context : Context::process();
 
   if (exchange && graph.n_edges() > 0 && graph.receiver().data<std::int32_t>()[graph.n_edges() - 1] >= n_local) {
@@ -524,16 +549,44 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
   EvaluationResult result;
   result.n_edges = graph.n_edges();
   result.n_atoms = n_local;
-  const Tensor species = species_of(graph);
-  const Tensor species_receivers = species.narrow(0, 0, n_receivers);
-  const std::int32_t head = head_index(options.head);
+  // What is wrong with the input is told before plugins are loaded for it.
+  (void)species_of(graph);
+  (void)head_index(options.head);
 
   const auto first_use = std::chrono::steady_clock::now();
   result.selection = explain({graph.n_edges(), n_nodes}, options);
-  for (const NamedFastModule& named : fast_modules(*this)) (void)named.module->op_parameters(options.dtype);
+  for (const NamedFastModule& named : fast_list()) (void)named.module->op_parameters(options.dtype);
   result.seconds_first_use = seconds_since(first_use);
 
   const auto start = std::chrono::steady_clock::now();
+  try {
+    compute(graph, options, context, result);
+  } catch (const KernelGaveWay& failure) {
+    // Results that are partly those of a kernel which then failed are nobody's: all of it again, by the reference.
+    deactivate(*this);
+    EvaluationResult again;
+    again.n_edges = result.n_edges;
+    again.n_atoms = result.n_atoms;
+    again.seconds_first_use = result.seconds_first_use;
+    again.selection = repeated_by_reference(result.selection, failure);
+    result = std::move(again);
+    compute(graph, options, context, result);
+  }
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Context& context,
+                        EvaluationResult& result) {
+  const MaceConfig& c = config_;
+  const bool exchange = static_cast<bool>(options.exchange);
+  const bool tangent = options.direction.defined();
+  const bool backward = options.forces || options.stress || options.parameter_gradients || tangent;
+  const std::int64_t n_nodes = graph.n_nodes(), n_local = graph.n_local();
+  const std::int64_t n_receivers = exchange ? n_local : n_nodes;
+  const Tensor species = species_of(graph);
+  const Tensor species_receivers = species.narrow(0, 0, n_receivers);
+  const std::int32_t head = head_index(options.head);
   const OpGraph op_graph = OpGraph::from(graph, species, c.n_species(), n_receivers);
   Runner& r = runner(exchange);
   Executor& executor = *r.executor;
@@ -545,6 +598,8 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
   settings.graph = &op_graph;
   settings.exchange = exchange ? &options.exchange : nullptr;
   settings.require_fast = options.require_fast;
+  // Under an exchange others wait for this domain, which therefore cannot begin anew.
+  settings.repeat = !exchange;
   settings.selection = &result.selection;
   executor.begin(settings);
 
@@ -631,8 +686,6 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
       if (options.parameter_gradients) result.parameter_gradients_tangent = executor.parameter_gradients(true);
     }
   }
-  result.seconds = seconds_since(start);
-  return result;
 }
 
 }  // namespace fastpath::models

@@ -48,6 +48,8 @@ class MaceModel : public Model {
   void build_modules(const StateDict* state);
   std::unique_ptr<Runner> build_runner(bool exchange) const;
   Runner& runner(bool exchange);
+  /// Everything after the selection, into `result`. @throws KernelGaveWay.
+  void compute(const Graph& graph, const EvaluateOptions& options, Context& context, EvaluationResult& result);
   std::int32_t head_index(const std::string& name) const;
   Tensor species_of(const Graph& graph) const;
 

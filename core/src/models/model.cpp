@@ -14,6 +14,7 @@
 #include "fastpath/safetensors.hpp"
 #include "io/file.hpp"
 #include "models/mace.hpp"
+#include "module/structure.hpp"
 
 namespace fastpath {
 namespace {
@@ -292,6 +293,14 @@ void Model::save(const fs::path& directory) const {
   }
 }
 
+const std::vector<NamedFastModule>& Model::fast_list() {
+  if (const std::uint64_t epoch = structure_epoch(); fast_list_epoch_ != epoch) {
+    fast_list_ = fast_modules(*this);
+    fast_list_epoch_ = epoch;
+  }
+  return fast_list_;
+}
+
 Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
   const UseFast use_fast = options.use_fast.value_or(use_fast_);
   if (!is_floating(options.dtype)) {
@@ -305,7 +314,7 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
           ErrorCode::invalid_argument,
           fmt::format("device {} with use_fast false: the reference runs on the CPU only", to_string(options.device)));
     }
-    if (!find_device(context, options.device)) {
+    if (!context.impl().knows(options.device) && !find_device(context, options.device)) {
       std::vector<std::string> known;
       for (const DeviceInfo& info : context.registry().devices()) known.push_back(to_string(info.device));
       std::string why;
@@ -319,11 +328,12 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
                   fmt::format("device {} is not there; available: {}{}", to_string(options.device),
                               fmt::join(known, ", "), why.empty() ? "; no plugin serves its kind" : why));
     }
+    context.impl().remember(options.device);
   }
   const bool backward = options.forces || options.stress || options.parameter_gradients;
   const Passes passes = options.direction.defined() ? kPassesTraining : backward ? kPassesForces : kPassesEnergy;
   Selection selection =
-      select(fast_modules(*this), use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+      select(fast_list(), use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
   if (options.require_fast || strict_environment()) {
     std::vector<std::string> missing;
     for (const Decision& decision : selection.decisions) {

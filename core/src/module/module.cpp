@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <set>
 
 #include "fastpath/error.hpp"
 #include "io/printable.hpp"
+#include "module/structure.hpp"
 
 namespace fastpath {
 namespace {
@@ -74,6 +76,8 @@ std::string mismatch(const Tensor& source, const Tensor& target) {
   return {};
 }
 
+std::atomic<std::uint64_t> structure{1};
+
 }  // namespace
 
 void StateDict::add(std::string name, Tensor tensor) {
@@ -96,6 +100,8 @@ const Tensor& StateDict::at(std::string_view name) const {
   if (const Tensor* tensor = find(name)) return *tensor;
   throw Error(ErrorCode::not_found, fmt::format("no tensor named '{}' among {}", name, size()));
 }
+
+std::uint64_t structure_epoch() noexcept { return structure.load(std::memory_order_acquire); }
 
 Module::~Module() = default;
 
@@ -138,6 +144,7 @@ void Module::register_child(std::string name, std::shared_ptr<Module> child) {
     }
   });
   children_.emplace_back(std::move(name), std::move(child));
+  structure.fetch_add(1, std::memory_order_release);
 }
 
 const Tensor& Module::parameter(std::string_view name) const {

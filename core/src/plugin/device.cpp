@@ -41,6 +41,7 @@ PluginDevice::PluginDevice(const PluginTables& tables, LoadedPlugin& plugin, con
 }
 
 PluginDevice::~PluginDevice() {
+  if (forked()) return;  // it is the parent's
   guarded_void([&] { tables_.plugin.close(tables_.original, handle_); });
 }
 
@@ -66,6 +67,7 @@ Tensor PluginDevice::allocate(const Shape& shape, DType dtype) {
   check(status, fmt::format("allocation of {} bytes", bytes));
   auto self = shared_from_this();
   std::shared_ptr<const void> owner(memory, [self](const void* pointer) {
+    if (self->forked()) return;
     guarded_void([&] { self->tables_.memory.release(self->handle_, const_cast<void*>(pointer)); });
   });
   return Tensor::wrap(memory, shape, {}, dtype, info_.device, std::move(owner));
@@ -179,6 +181,7 @@ CallStatus Workspace::reserve(std::uint64_t bytes, ErrorSink& sink) {
 void Workspace::release() noexcept {
   if (memory_ == nullptr) return;
   if (device_.owns_memory()) {
+    if (device_.forked()) return;
     guarded_void([&] { device_.tables().memory.release(device_.handle(), memory_); });
   } else {
     std::free(memory_);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "call.hpp"
+#include "host.hpp"
 #include "loaded.hpp"
 
 namespace fastpath::plugin {
@@ -21,6 +22,8 @@ class PluginDevice final : public OpenDevice, public std::enable_shared_from_thi
   void copy_to_device(const Tensor& host, const Tensor& device) override;
   void copy_from_device(const Tensor& device, const Tensor& host) override;
   void fill_zero(const Tensor& device) override;
+  bool lost() const noexcept override { return lost_.load(std::memory_order_relaxed); }
+  bool forked() const noexcept override { return generation_ != fork_generation(); }
   std::unique_ptr<Kernel> create_kernel(const OpSpec& op, DType dtype, Passes passes) override;
 
   const PluginTables& tables() const noexcept { return tables_; }
@@ -28,6 +31,7 @@ class PluginDevice final : public OpenDevice, public std::enable_shared_from_thi
   /// Calls into the plugin on behalf of this device. A lost device answers device_lost for good, without a call.
   template <class Function>
   CallStatus call(ErrorSink& sink, Function&& function) {
+    if (forked()) return {FP_E_UNAVAILABLE, "the process was forked after the device was opened"};
     if (lost_.load(std::memory_order_relaxed)) return {FP_E_DEVICE_LOST, "the device was lost before"};
     CallStatus status = guarded(sink, std::forward<Function>(function));
     if (status.status == FP_E_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
@@ -43,6 +47,7 @@ class PluginDevice final : public OpenDevice, public std::enable_shared_from_thi
   const PluginTables& tables_;
   LoadedPlugin& plugin_;
   const DeviceInfo info_;
+  const std::uint64_t generation_ = fork_generation();
   fp_device* handle_ = nullptr;
   std::atomic<bool> lost_{false};
 };

@@ -1,5 +1,7 @@
 #include "host.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -32,6 +34,8 @@ HostState& state() {
   static HostState* const instance = new HostState;
   return *instance;
 }
+
+std::atomic<std::uint64_t> forks{0};
 
 thread_local LogCapture* innermost_capture = nullptr;
 
@@ -115,6 +119,13 @@ void set_configuration(std::string_view key, std::optional<std::string> value) {
     return;
   }
   state().configuration[std::string(key)] = &state().values.emplace_back(std::move(*value));
+}
+
+std::uint64_t fork_generation() noexcept {
+  // A handler rather than a look at getpid(), which is a system call: this is asked in every evaluation.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
 }
 
 LogCapture::LogCapture() : outer_(innermost_capture) { innermost_capture = this; }

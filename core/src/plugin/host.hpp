@@ -27,6 +27,9 @@ std::int32_t thread_budget() noexcept;
 /// lookups. @param value  Nothing removes the key.
 void set_configuration(std::string_view key, std::optional<std::string> value);
 
+/// How often this process is the child of a fork, counted from the first time it is asked; cheap.
+std::uint64_t fork_generation() noexcept;
+
 /// Keeps warnings and errors that plugins log from this thread while it lives: the query function has no error sink,
 /// so its log is the only place for its reasons.
 class LogCapture {

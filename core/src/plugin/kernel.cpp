@@ -53,6 +53,7 @@ class PluginKernel final : public Kernel {
   PluginKernel(std::shared_ptr<PluginDevice> device, fp_kernel* kernel, KernelTraits traits)
       : device_(std::move(device)), kernel_(kernel), traits_(traits), scratch_(*device_) {}
   ~PluginKernel() override {
+    if (device_->forked()) return;
     guarded_void([&] { device_->tables().kernels.destroy(kernel_); });
     if (stream_ != nullptr) {
       guarded_void([&] { device_->tables().memory.destroy_stream(device_->handle(), stream_); });

@@ -127,9 +127,14 @@ struct Blockers {
 
 class Loaded final : public LoadedPlugin {
  public:
-  Loaded(PluginTables tables, PluginInfo info) : tables_(std::move(tables)), info_(std::move(info)) {}
+  Loaded(PluginTables tables, PluginInfo info, const std::string& sha256)
+      : tables_(std::move(tables)),
+        info_(std::move(info)),
+        build_(fmt::format("{}/{}/{}/{}/{}", info_.id, info_.version, info_.build_tag, tables_.plugin.numerics_version,
+                           sha256)) {}
 
   const PluginInfo& info() const noexcept override { return info_; }
+  std::string build() const override { return build_; }
   const DeviceInfo* find_device(const Device& device) const noexcept override {
     const auto found = std::find_if(info_.devices.begin(), info_.devices.end(),
                                     [&](const DeviceInfo& candidate) { return candidate.device == device; });
@@ -141,6 +146,7 @@ class Loaded final : public LoadedPlugin {
  private:
   PluginTables tables_;
   PluginInfo info_;
+  const std::string build_;
   std::mutex mutex_;
   std::condition_variable opened_;
   struct Slot {
@@ -480,7 +486,7 @@ void negotiate(PluginTables& tables, const Candidate& candidate, const StageObse
   info.state = result.state;
   info.reason = result.reason;
   if (result.state == PluginState::usable) {
-    result.plugin = std::make_shared<Loaded>(std::move(tables), info);
+    result.plugin = std::make_shared<Loaded>(std::move(tables), info, candidate.sha256);
   }
 }
 

@@ -64,6 +64,10 @@ class OpenDevice {
   virtual void copy_to_device(const Tensor& host, const Tensor& device) = 0;
   virtual void copy_from_device(const Tensor& device, const Tensor& host) = 0;
   virtual void fill_zero(const Tensor& device) = 0;
+  /// True once a call answered device_lost: nothing on it works any more.
+  virtual bool lost() const noexcept { return false; }
+  /// True in a child of the process that opened it: neither the device nor threads of the plugin came along.
+  virtual bool forked() const noexcept { return false; }
   /// @throws Error(unavailable) with the plugin's text if the kernel cannot be created.
   virtual std::unique_ptr<Kernel> create_kernel(const OpSpec& op, DType dtype, Passes passes) = 0;
 };
@@ -73,6 +77,8 @@ class LoadedPlugin {
  public:
   virtual ~LoadedPlugin() = default;
   virtual const PluginInfo& info() const noexcept = 0;
+  /// Tells this build from every other one: results of the gate are kept by it.
+  virtual std::string build() const { return info().id + "/" + info().version + "/" + info().build_tag; }
   /// The device of this plugin that is the asked one, or null.
   virtual const DeviceInfo* find_device(const Device& device) const noexcept = 0;
   /// All blockers, or yes with traits. Validates the answer (reason bad_answer).

@@ -14,6 +14,7 @@
 #include "fastpath/error.hpp"
 #include "fastpath/plugin.h"
 #include "fastpath/sdk/attributes.hpp"
+#include "verify/measure.hpp"
 
 namespace fastpath::verify {
 namespace {
@@ -185,20 +186,6 @@ Written make_output(plugin::OpenDevice& device, std::string name, const Shape& s
   auto* base = static_cast<std::byte*>(result.storage.base());
   result.given = Tensor::wrap(base + result.before, shape, {}, dtype, result.storage.device(), result.storage.owner());
   return result;
-}
-
-/// max|a - b| and max|b|, in double; NaN if an element of a is not finite where b is.
-template <class A, class B>
-double relative_error(const A* a, const B* b, std::int64_t n) {
-  double difference = 0, largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
-    if (!std::isfinite(y)) continue;  // the reference itself overflows: nothing can be said
-    if (!std::isfinite(x)) return std::nan("");
-    difference = std::max(difference, std::abs(x - y));
-    largest = std::max(largest, std::abs(y));
-  }
-  return largest > 0 ? difference / largest : difference;
 }
 
 template <class Function>
@@ -406,7 +393,7 @@ struct OpTrial::Impl {
       side.inputs.push_back(values);
       side.inputs_t.push_back(argument.differentiable ? normal(random, sizes, 1) : Tensor());
     }
-    const std::vector<Tensor>& own = module.op_parameters(DType::float64);
+    const std::vector<Tensor>& own = module.op_parameters(dtype);
     for (std::size_t i = 0; i < signature.parameters.size(); ++i) {
       const sdk::Argument& argument = signature.parameters[i];
       if (i >= own.size() || !own[i].defined()) {
@@ -414,7 +401,7 @@ struct OpTrial::Impl {
         continue;
       }
       if (!argument.differentiable) {
-        side.parameters.push_back(own[i]);
+        side.parameters.push_back(own[i].to(DType::float64));
         side.parameters_t.emplace_back();
         continue;
       }

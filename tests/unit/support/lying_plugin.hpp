@@ -151,6 +151,8 @@ class LyingDevice final : public plugin::OpenDevice {
   void copy_to_device(const Tensor& a, const Tensor& b) override { inner_->copy_to_device(a, b); }
   void copy_from_device(const Tensor& a, const Tensor& b) override { inner_->copy_from_device(a, b); }
   void fill_zero(const Tensor& tensor) override { inner_->fill_zero(tensor); }
+  bool lost() const noexcept override { return inner_->lost(); }
+  bool forked() const noexcept override { return inner_->forked(); }
   std::unique_ptr<plugin::Kernel> create_kernel(const OpSpec& op, DType dtype, Passes passes) override {
     ++liar_.creates;
     bool applies = liar_.only_op.empty() || liar_.only_op == op.id;

@@ -1,0 +1,636 @@
+// A kernel runs only after it has agreed with the reference, and results are those of the reference when it fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "dispatch/module_state.hpp"
+#include "fastpath/error.hpp"
+#include "fastpath/extxyz.hpp"
+#include "fastpath/model.hpp"
+#include "fastpath/plugin.h"
+#include "fastpath/warning.hpp"
+#include "ops/make_op_module.hpp"
+#include "support/lying_plugin.hpp"
+
+namespace fastpath {
+namespace {
+
+using test::Liar;
+using test::Lie;
+using testing::HasSubstr;
+
+const std::string kData = FASTPATH_TEST_DATA "/refdata/mace_a/";
+
+std::shared_ptr<plugin::LoadedPlugin> cpu_ref() {
+  static const auto plugin = test::real_plugin(FASTPATH_PLUGIN_DIRECTORY, "cpu_ref");
+  return plugin;
+}
+std::shared_ptr<plugin::LoadedPlugin> fake_device() {
+  static const auto plugin = test::real_plugin(FASTPATH_TEST_PLUGINS, "fake_device", DeviceKind::extension);
+  return plugin;
+}
+
+class Gate : public testing::Test {
+ protected:
+  Gate() {
+    set_warning_handler([](const FastPathPrecisionWarning&) {});
+    set_kernel_warning_handler([this](const FastPathKernelWarning& warning) { warnings.push_back(warning); });
+  }
+  ~Gate() override {
+    set_warning_handler({});
+    set_kernel_warning_handler({});
+  }
+  /// A context with a plugin that lies, then maybe an honest one.
+  std::unique_ptr<Context> context(Liar& liar, bool honest_too = false, ContextOptions options = {},
+                                   std::shared_ptr<plugin::LoadedPlugin> inner = cpu_ref()) {
+    std::vector<std::shared_ptr<plugin::LoadedPlugin>> plugins;
+    plugins.reserve(2);
+    plugins.push_back(std::make_shared<test::LyingPlugin>(inner, liar));
+    if (honest_too) plugins.push_back(inner);
+    options.shared_registry =
+        std::make_shared<PluginRegistry>(std::make_unique<test::GivenPlugins>(std::move(plugins)));
+    return std::make_unique<Context>(std::move(options));
+  }
+  static std::unique_ptr<FastPathModule> linear() {
+    const sdk::IrrepsLinearConfig config{sdk::Irreps::parse("4x0e+3x1o"), sdk::Irreps::parse("2x0e+5x1o"), true, 0.3};
+    return ops::make_op_module({"irreps_linear", 1, config.attributes().values()});
+  }
+  static Selection pick(FastPathModule& module, Context& context, DType dtype = DType::float64,
+                        Passes passes = kPassesForces, UseFast use_fast = UseFast::always) {
+    return select({{"linear", &module}}, use_fast, nullptr, Device::cpu(), dtype, 100, passes, &context);
+  }
+
+  std::vector<FastPathKernelWarning> warnings;
+};
+
+TEST_F(Gate, AKernelThatAgreesIsChosen) {
+  Liar honest{.id = "honest"};
+  const auto c = context(honest);
+  const auto module = linear();
+  EXPECT_EQ(pick(*module, *c).decisions[0].choice, "honest");
+  EXPECT_GT(honest.runs, 0);
+}
+
+TEST_F(Gate, EveryLieIsRefusedWithAReasonAndTheNextCandidateRuns) {
+  for (const Lie lie : {Lie::wrong_in_forward, Lie::wrong_in_backward, Lie::wrong_parameter_gradient, Lie::not_a_number,
+                        Lie::slightly_wrong, Lie::last_not_written, Lie::modifies_an_input, Lie::modifies_a_parameter,
+                        Lie::writes_behind, Lie::fails, Lie::zeros_when_busy}) {
+    Liar liar{.lie = lie, .status = FP_E_BUSY, .tolerance = 0.5, .id = "liar"};
+    const auto c = context(liar, true);
+    const auto module = linear();
+    const Selection selection = pick(*module, *c);
+    ASSERT_EQ(selection.decisions[0].choice, "cpu_ref") << static_cast<int>(lie);
+    const Candidate& candidate = selection.decisions[0].candidates[0];
+    EXPECT_EQ(candidate.plugin, "liar");
+    EXPECT_EQ(candidate.verdict, Candidate::Verdict::refused);
+    ASSERT_EQ(candidate.reasons.size(), 1u);
+    EXPECT_EQ(candidate.reasons[0].code, ReasonCode::not_verified) << candidate.reasons[0].text;
+    EXPECT_FALSE(candidate.reasons[0].text.empty());
+  }
+}
+
+TEST_F(Gate, TheReasonNamesTensorPassErrorAndTolerance) {
+  Liar liar{.lie = Lie::wrong_in_backward, .id = "liar"};
+  const auto c = context(liar);
+  const auto module = linear();
+  const Selection selection = pick(*module, *c);
+  EXPECT_EQ(selection.decisions[0].reason.code, ReasonCode::no_kernel);
+  EXPECT_THAT(selection.decisions[0].candidates[0].reasons[0].text,
+              testing::AllOf(HasSubstr("backward"), HasSubstr("gradient of input 'x'"), HasSubstr("differs"),
+                             HasSubstr("at most 1e-14 in float64")));
+}
+
+TEST_F(Gate, AutomaticIsGatedToo) {
+  Liar liar{.lie = Lie::wrong_in_forward};
+  const auto c = context(liar);
+  const auto module = linear();
+  EXPECT_FALSE(pick(*module, *c, DType::float64, kPassesForces, UseFast::automatic));
+}
+
+TEST_F(Gate, OnlyThePassesAndTheDtypeThatAreAskedForCount) {
+  Liar backward{.lie = Lie::wrong_in_backward};
+  const auto module = linear();
+  const auto a = context(backward);
+  EXPECT_TRUE(pick(*module, *a, DType::float64, kPassesEnergy));
+  EXPECT_FALSE(pick(*module, *a, DType::float64, kPassesForces));
+  Liar single{.lie = Lie::wrong_in_float32};
+  const auto b = context(single);
+  EXPECT_TRUE(pick(*module, *b, DType::float64));
+  EXPECT_FALSE(pick(*module, *b, DType::float32));
+}
+
+TEST_F(Gate, AKernelIsTriedOncePerContextWhoeverAsks) {
+  Liar honest;
+  const auto c = context(honest);
+  const auto first = linear(), second = linear();
+  pick(*first, *c);
+  const int runs = honest.runs;
+  EXPECT_TRUE(pick(*second, *c));
+  EXPECT_TRUE(pick(*first, *c));
+  EXPECT_EQ(honest.runs, runs);
+}
+
+TEST_F(Gate, AnotherBuildIsTriedAnew) {
+  verify::GateStore store;
+  int made = 0;
+  const auto make = [&] { return verify::GateResult{++made == 1, true, "text"}; };
+  EXPECT_TRUE(store.result("a", make).passed);
+  EXPECT_TRUE(store.result("a", make).passed);
+  EXPECT_FALSE(store.result("b", make).passed);
+  EXPECT_EQ(made, 2);
+  Liar old_build{.build = "1"}, new_build{.build = "2"};
+  EXPECT_NE(test::LyingPlugin(cpu_ref(), old_build).build(), test::LyingPlugin(cpu_ref(), new_build).build());
+  EXPECT_THAT(cpu_ref()->build(), HasSubstr("cpu_ref/"));
+}
+
+TEST_F(Gate, AResultThatDoesNotLastIsForgotten) {
+  verify::GateStore store;
+  int made = 0;
+  const auto make = [&] { return verify::GateResult{++made == 2, made == 2, ""}; };
+  EXPECT_FALSE(store.result("a", make).passed);
+  EXPECT_TRUE(store.result("a", make).passed);
+  EXPECT_EQ(made, 2);
+  EXPECT_THROW(store.result("b", []() -> verify::GateResult { throw Error(ErrorCode::device_lost, "gone"); }), Error);
+  EXPECT_TRUE(store.result("b", [] { return verify::GateResult{true, true, ""}; }).passed);
+}
+
+TEST_F(Gate, ManyThreadsThatAskAtOnceTryOnce) {
+  verify::GateStore store;
+  std::atomic<int> made{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 50; ++k) {
+        const std::string key = std::to_string(k);
+        EXPECT_TRUE(store.result(key, [&] { return verify::GateResult{++made > 0, true, ""}; }).passed);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(made, 50);
+}
+
+TEST_F(Gate, CanBeSwitchedOff) {
+  Liar liar{.lie = Lie::wrong_in_forward};
+  const auto c = context(liar, false, {.gate = false});
+  const auto module = linear();
+  EXPECT_TRUE(pick(*module, *c));
+  EXPECT_EQ(liar.runs, 0);
+}
+
+TEST_F(Gate, AKernelKnownToBeWrongIsNotSupported) {
+  Liar liar{.lie = Lie::wrong_in_forward};
+  const auto c = context(liar);
+  const auto module = linear();
+  EXPECT_TRUE(module->fast_supported(Device::cpu(), DType::float64, kPassesForces, c.get()));
+  pick(*module, *c);
+  const Support support = module->fast_supported(Device::cpu(), DType::float64, kPassesForces, c.get());
+  ASSERT_FALSE(support);
+  EXPECT_EQ(support.reasons()[0].code, ReasonCode::not_verified);
+}
+
+TEST_F(Gate, ChangedParametersAreBoundAndTheKernelIsKept) {
+  Liar honest;
+  const auto c = context(honest);
+  const auto module = linear();
+  pick(*module, *c);
+  const int creates = honest.creates, runs = honest.runs;
+  module->parameter("weight").data<double>()[0] = 3;
+  module->touch();
+  EXPECT_TRUE(pick(*module, *c));
+  EXPECT_EQ(honest.creates, creates);
+  EXPECT_EQ(honest.runs, runs);
+}
+
+// ---- ops of third parties
+
+/// y = 3 x, an op that fastpath has no schema of.
+class Triple : public FastPathModule {
+ public:
+  const OpSpec& op() const override { return spec_; }
+  int references = 0;
+
+ protected:
+  void reference(const OpCall& call, const std::vector<Tensor>&) override {
+    ++references;
+    if (call.pass == Pass::forward) {
+      for (std::int64_t i = 0; i < call.inputs[0].numel(); ++i) {
+        call.outputs[0].data<double>()[i] = 3 * call.inputs[0].data<double>()[i];
+      }
+    } else {
+      for (std::int64_t i = 0; i < call.inputs[0].numel(); ++i) {
+        call.grad_inputs[0].data<double>()[i] = 3 * call.grad_outputs[0].data<double>()[i];
+      }
+    }
+  }
+  std::vector<Tensor> schema_tensors() const override { return {}; }
+
+ private:
+  OpSpec spec_{"org.example.triple", 1, {}};
+};
+
+class TriplePlugin final : public plugin::LoadedPlugin {
+  class Kernel final : public plugin::Kernel {
+   public:
+    explicit Kernel(const double* factor) : factor_(factor) {}
+    const std::string& plugin_id() const noexcept override { return id_; }
+    const plugin::KernelTraits& traits() const noexcept override { return traits_; }
+    plugin::CallStatus bind(std::span<const Tensor>, std::uint64_t) override { return {}; }
+    std::uint64_t saved_bytes(const OpCall&) override { return 0; }
+    plugin::CallStatus run(const OpCall& call) override {
+      const bool forward = call.pass == Pass::forward;
+      const Tensor& from = forward ? call.inputs[0] : call.grad_outputs[0];
+      const Tensor& to = forward ? call.outputs[0] : call.grad_inputs[0];
+      for (std::int64_t i = 0; i < from.numel(); ++i) {
+        to.data<double>()[i] = (forward ? 3 : *factor_) * from.data<double>()[i];
+      }
+      return {};
+    }
+
+   private:
+    const double* factor_;
+    std::string id_ = "triple";
+    plugin::KernelTraits traits_;
+  };
+  class Cpu final : public plugin::OpenDevice {
+   public:
+    explicit Cpu(const double* factor) : factor_(factor) {}
+    const DeviceInfo& info() const noexcept override { return cpu_info(); }
+    bool owns_memory() const noexcept override { return false; }
+    Tensor allocate(const Shape& shape, DType dtype) override { return Tensor::empty(shape, dtype); }
+    void copy_to_device(const Tensor& from, const Tensor& to) override { to.copy_from(from); }
+    void copy_from_device(const Tensor& from, const Tensor& to) override { to.copy_from(from); }
+    void fill_zero(const Tensor& tensor) override { tensor.fill_zero(); }
+    std::unique_ptr<plugin::Kernel> create_kernel(const OpSpec&, DType, Passes) override {
+      return std::make_unique<Kernel>(factor_);
+    }
+
+   private:
+    const double* factor_;
+  };
+
+ public:
+  double factor = 3;  // of the backward pass
+  TriplePlugin() { info_.id = "triple"; }
+  const PluginInfo& info() const noexcept override { return info_; }
+  const DeviceInfo* find_device(const Device&) const noexcept override { return &cpu_info(); }
+  Support query(const OpSpec&, const DeviceInfo&, DType, Passes, plugin::KernelTraits*) override {
+    return Support::yes();
+  }
+  std::shared_ptr<plugin::OpenDevice> open(const DeviceInfo&) override { return std::make_shared<Cpu>(&factor); }
+
+ private:
+  PluginInfo info_;
+};
+
+class ForeignOp : public Gate {
+ protected:
+  ForeignOp() {
+    plugin = std::make_shared<TriplePlugin>();
+    context_ = std::make_unique<Context>(
+        ContextOptions{.shared_registry = std::make_shared<PluginRegistry>(std::make_unique<test::GivenPlugins>(
+                           std::vector<std::shared_ptr<plugin::LoadedPlugin>>{plugin}))});
+  }
+  double run(Pass pass) {
+    const Tensor x[] = {Tensor::from<double>({2}, {1.0, 2.0})}, y[] = {Tensor::zeros({2}, DType::float64)};
+    OpCall call;
+    call.pass = pass;
+    call.inputs = x;
+    const Tensor other[] = {Tensor::from<double>({2}, {7.0, 7.0})};  // of a pass that is not run
+    call.outputs = pass == Pass::forward ? y : other;
+    call.grad_inputs = pass == Pass::forward ? other : y;
+    if (pass == Pass::backward) call.grad_outputs = x;
+    module.run(call);
+    EXPECT_EQ(other[0].data<double>()[0], 7.0);
+    return y[0].data<double>()[1];
+  }
+  Triple module;
+  std::shared_ptr<TriplePlugin> plugin;
+  std::unique_ptr<Context> context_;
+};
+
+TEST_F(ForeignOp, TheFirstCallOfEachPassIsCompared) {
+  EXPECT_TRUE(pick(module, *context_));
+  EXPECT_EQ(run(Pass::forward), 6);
+  EXPECT_EQ(run(Pass::backward), 6);
+  EXPECT_EQ(module.references, 2);
+  EXPECT_EQ(run(Pass::forward), 6);
+  EXPECT_EQ(run(Pass::backward), 6);
+  EXPECT_EQ(module.references, 2);
+  Triple other;  // and once is enough for the process
+  EXPECT_TRUE(pick(other, *context_));
+  EXPECT_EQ(other.state().active->unverified, 0u);
+}
+
+TEST_F(ForeignOp, AWrongKernelGivesTheResultOfTheReferenceAndIsOut) {
+  plugin->factor = 4;
+  EXPECT_TRUE(pick(module, *context_));
+  EXPECT_EQ(run(Pass::forward), 6);
+  EXPECT_EQ(run(Pass::backward), 6);
+  EXPECT_FALSE(module.fast_active());
+  ASSERT_TRUE(module.last_failure());
+  EXPECT_EQ(module.last_failure()->code, ReasonCode::not_verified);
+  ASSERT_EQ(warnings.size(), 1u);
+  const Selection next = pick(module, *context_);
+  EXPECT_FALSE(next);
+  EXPECT_EQ(next.decisions[0].candidates[0].reasons[0].code, ReasonCode::not_verified);
+}
+
+// ---- whole models
+
+class Failing : public Gate {
+ protected:
+  static const Structure& structure() {
+    static const Structure instance = read_extxyz(kData + "water8.xyz").front();
+    return instance;
+  }
+  static const EvaluationResult& reference() {
+    static const auto instance = [] {
+      EvaluateOptions options;
+      options.use_fast = UseFast::never;
+      options.parameter_gradients = true;
+      return Model::load(kData + "model")->evaluate(structure(), options);
+    }();
+    return instance;
+  }
+  static void expect_reference(const EvaluationResult& result) {
+    const auto same = [](const Tensor& a, const Tensor& b) {
+      return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+    };
+    EXPECT_EQ(result.energy, reference().energy);
+    EXPECT_TRUE(same(result.forces, reference().forces));
+    EXPECT_TRUE(same(result.node_energies, reference().node_energies));
+    for (const auto& [name, tensor] : reference().parameter_gradients) {
+      EXPECT_TRUE(same(result.parameter_gradients.at(name), tensor)) << name;
+    }
+    EXPECT_FALSE(result.selection);
+  }
+  EvaluateOptions options(Context& context, Device device = Device::cpu()) {
+    EvaluateOptions result;
+    result.use_fast = UseFast::always;
+    result.context = &context;
+    result.device = device;
+    result.parameter_gradients = true;
+    return result;
+  }
+  std::shared_ptr<Model> model = Model::load(kData + "model");
+};
+
+struct FailingCase {
+  const char* name;
+  Lie lie;
+  Pass pass;
+  const char* op;
+  bool on_device;
+  std::int32_t status = FP_E_OUT_OF_MEMORY;
+};
+
+class FailingPoint : public Failing, public testing::WithParamInterface<FailingCase> {};
+
+TEST_P(FailingPoint, ResultsAreThoseOfTheReferenceAndTheKernelIsOutAfterItsSecondFailure) {
+  const FailingCase& c = GetParam();
+  Liar liar{.lie = c.lie, .status = c.status, .failing_pass = c.pass, .only_op = c.op};
+  const Device device = c.on_device ? Device{DeviceKind::extension, 0} : Device::cpu();
+  // The kernel is honest while it is looked at.
+  liar.from_run = 1 << 30;
+  const auto ctx = context(liar, false, {}, c.on_device ? fake_device() : cpu_ref());
+  ASSERT_TRUE(model->evaluate(structure(), options(*ctx, device)).selection);
+  liar.from_run = 0;
+  for (int time = 0; time < 2; ++time) {
+    const EvaluationResult result = model->evaluate(structure(), options(*ctx, device));
+    expect_reference(result);
+    int failed = 0;
+    for (const Decision& decision : result.selection.decisions) {
+      if (c.on_device && decision.op == "species_linear") continue;
+      EXPECT_EQ(decision.choice, "reference");
+      EXPECT_EQ(decision.reason.code, ReasonCode::fallback) << decision.module;
+      failed += decision.reason.text.find("failed") != std::string::npos &&
+                decision.reason.text.find("repeated") == std::string::npos;
+    }
+    EXPECT_EQ(failed, 1);
+    EXPECT_EQ(warnings.size(), 1u);
+  }
+  liar.from_run = 1 << 30;
+  const EvaluationResult after = model->evaluate(structure(), options(*ctx, device));
+  int out = 0;
+  for (const Decision& decision : after.selection.decisions) {
+    for (const Candidate& candidate : decision.candidates) {
+      for (const Reason& reason : candidate.reasons) out += reason.code == ReasonCode::run_failed;
+    }
+  }
+  EXPECT_GE(out, 1);
+  EXPECT_TRUE(after.selection);  // the others still run
+  EXPECT_NEAR(after.energy, reference().energy, 1e-12 * std::abs(reference().energy));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Points, FailingPoint,
+    testing::Values(
+        FailingCase{"FirstOpForward", Lie::fails, Pass::forward, "spherical_harmonics", false},
+        FailingCase{"MiddleForward", Lie::fails, Pass::forward, "conv_tensor_product", false},
+        FailingCase{"MiddleBackward", Lie::fails, Pass::backward, "conv_tensor_product", false, FP_E_BUSY},
+        FailingCase{"LastOpOfBackward", Lie::fails, Pass::backward, "spherical_harmonics", false, FP_E_UNSUPPORTED},
+        FailingCase{"HalfWritten", Lie::zeros_when_busy, Pass::forward, "symmetric_contraction", false, FP_E_BUSY},
+        FailingCase{"HalfWrittenGradients", Lie::zeros_when_busy, Pass::backward, "radial_mlp", false, FP_E_BUSY},
+        FailingCase{"ForwardOnADevice", Lie::fails, Pass::forward, "conv_tensor_product", true},
+        FailingCase{"BackwardOnADevice", Lie::fails, Pass::backward, "conv_tensor_product", true},
+        FailingCase{"LastOnADevice", Lie::fails, Pass::backward, "spherical_harmonics", true, FP_E_BUSY}),
+    [](const auto& point) { return std::string(point.param.name); });
+
+TEST_F(Failing, AKernelThatFailsInItsSecondCallOnlyIsCaughtThere) {
+  Liar liar{.lie = Lie::fails, .status = FP_E_BUSY, .only_op = "conv_tensor_product", .from_run = 1 << 30};
+  const auto ctx = context(liar);
+  ASSERT_TRUE(model->evaluate(structure(), options(*ctx)).selection);
+  liar.from_run =
+      liar.runs + 1;  // the first convolution of the next evaluation is fine, that of the second layer fails
+  expect_reference(model->evaluate(structure(), options(*ctx)));
+}
+
+TEST_F(Failing, StrictModeMakesItAnError) {
+  Liar liar{.lie = Lie::fails, .status = FP_E_BUSY, .only_op = "radial_mlp", .from_run = 1 << 30};
+  const auto ctx = context(liar);
+  EvaluateOptions strict = options(*ctx);
+  strict.require_fast = true;
+  ASSERT_TRUE(model->evaluate(structure(), strict).selection);
+  liar.from_run = 0;
+  try {
+    (void)model->evaluate(structure(), strict);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::strict_violation);
+    EXPECT_THAT(error.what(), HasSubstr("conv_tp_weights"));
+  }
+}
+
+TEST_F(Failing, ErrorsWithoutAFallbackAreErrorsAndCountAsFailures) {
+  for (const auto& [status, code] :
+       {std::pair{FP_E_NUMERICS, ErrorCode::numerics}, std::pair{FP_E_INTERNAL, ErrorCode::kernel_failed},
+        std::pair{FP_E_INVALID_ARGUMENT, ErrorCode::kernel_failed}}) {
+    Liar liar{.lie = Lie::fails, .status = status, .only_op = "radial_mlp", .from_run = 1 << 30};
+    const auto ctx = context(liar);
+    ASSERT_TRUE(model->evaluate(structure(), options(*ctx)).selection);
+    liar.from_run = 0;
+    for (int time = 0; time < 2; ++time) {
+      try {
+        (void)model->evaluate(structure(), options(*ctx));
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), code);
+      }
+    }
+    liar.from_run = 1 << 30;
+    const EvaluationResult after = model->evaluate(structure(), options(*ctx));
+    EXPECT_NEAR(after.energy, reference().energy, 1e-12 * std::abs(reference().energy));
+  }
+}
+
+TEST_F(Failing, ALostDeviceIsAnErrorAndStaysLost) {
+  Liar liar{.lie = Lie::fails, .status = FP_E_DEVICE_LOST, .only_op = "radial_mlp", .from_run = 1 << 30};
+  const auto ctx = context(liar, false, {}, fake_device());
+  const Device device{DeviceKind::extension, 0};
+  ASSERT_TRUE(model->evaluate(structure(), options(*ctx, device)).selection);
+  liar.from_run = 0;
+  try {
+    (void)model->evaluate(structure(), options(*ctx, device));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::device_lost);
+  }
+  const int runs = liar.runs;
+  const EvaluationResult after = model->evaluate(structure(), options(*ctx, device));
+  expect_reference(after);
+  EXPECT_EQ(after.selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::device_lost);
+  EXPECT_EQ(liar.runs, runs);
+}
+
+TEST_F(Failing, AChildOfAForkRunsTheReferenceAndSaysWhy) {
+  for (const bool on_device : {false, true}) {
+    Context ctx({.registry = {.search_paths = {on_device ? FASTPATH_TEST_PLUGINS : FASTPATH_PLUGIN_DIRECTORY},
+                              .default_paths = false,
+                              .enable = {on_device ? "fake_device" : "cpu_ref"}}});
+    EvaluateOptions o = options(ctx, on_device ? Device{DeviceKind::extension, 0} : Device::cpu());
+    ASSERT_TRUE(model->evaluate(structure(), o).selection);
+    (void)reference();
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int wrong = 1;
+      try {
+        const EvaluationResult result = model->evaluate(structure(), o);
+        bool all = true;
+        for (const Decision& decision : result.selection.decisions) {
+          if (on_device && decision.op == "species_linear") continue;
+          all = all && !decision.fast() && decision.candidates.at(0).reasons.at(0).code == ReasonCode::forked;
+        }
+        wrong = all && result.energy == reference().energy ? 0 : 2;
+        model.reset();  // releases kernels that are the parent's
+      } catch (...) {
+        wrong = 3;
+      }
+      _exit(wrong);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    EXPECT_TRUE(model->evaluate(structure(), o).selection);
+  }
+}
+
+TEST_F(Failing, ReplicasInSeveralThreadsShareOneGate) {
+  Liar honest;
+  const auto once = context(honest);
+  (void)model->evaluate(structure(), options(*once));
+  Context ctx({.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false}, .threads = 1});
+  std::vector<std::shared_ptr<Model>> replicas;
+  for (int i = 0; i < 4; ++i) replicas.push_back(model->replica());
+  std::vector<double> energies(replicas.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < replicas.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const EvaluationResult result = replicas[i]->evaluate(structure(), options(ctx));
+      energies[i] = result.selection ? result.energy : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const double energy : energies) EXPECT_NEAR(energy, reference().energy, 1e-12 * std::abs(reference().energy));
+}
+
+// ---- shadow
+
+TEST_F(Failing, EveryNthEvaluationIsComparedAndAWrongKernelIsTakenOut) {
+  for (const Lie lie : {Lie::wrong_in_backward, Lie::not_a_number, Lie::wrong_in_forward}) {
+    warnings.clear();
+    Liar liar{.lie = lie, .only_op = "conv_tensor_product", .from_run = 1 << 30};
+    const auto ctx = context(liar, false, {.shadow = 3});
+    for (int time = 0; time < 3; ++time) ASSERT_TRUE(model->evaluate(structure(), options(*ctx)).selection);
+    EXPECT_TRUE(warnings.empty());
+    liar.from_run = 0;
+    if (lie != Lie::not_a_number) {  // which a result that is not finite shows anyway
+      EXPECT_TRUE(model->evaluate(structure(), options(*ctx)).selection);
+      EXPECT_TRUE(model->evaluate(structure(), options(*ctx)).selection);
+    } else {
+      liar.from_run = 1 << 30;
+      for (int time = 0; time < 2; ++time) ASSERT_TRUE(model->evaluate(structure(), options(*ctx)).selection);
+      liar.from_run = 0;
+    }
+    const EvaluationResult result = model->evaluate(structure(), options(*ctx));
+    expect_reference(result);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_EQ(warnings[0].code, ReasonCode::wrong_result);
+    int found = 0;
+    for (const Decision& decision : result.selection.decisions)
+      found += decision.reason.code == ReasonCode::wrong_result;
+    EXPECT_EQ(found, 1);
+    liar.from_run = 1 << 30;
+    const EvaluationResult after = model->evaluate(structure(), options(*ctx));
+    for (const Decision& decision : after.selection.decisions) {
+      if (decision.op != "conv_tensor_product" || decision.candidates[0].reasons.empty()) continue;
+      if (decision.fast()) continue;
+      EXPECT_EQ(decision.candidates[0].reasons[0].code, ReasonCode::wrong_result);
+    }
+    EXPECT_NEAR(after.energy, reference().energy, 1e-12 * std::abs(reference().energy));
+  }
+}
+
+TEST_F(Failing, ComparisonWorksOnADeviceAndInFloat32AndFindsNothingInGoodKernels) {
+  Liar honest;
+  const auto on_device = context(honest, false, {.shadow = 1}, fake_device());
+  const auto on_cpu = context(honest, false, {.shadow = 1});
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    for (auto* ctx : {&on_device, &on_cpu}) {
+      EvaluateOptions o = options(**ctx, ctx == &on_device ? Device{DeviceKind::extension, 0} : Device::cpu());
+      o.dtype = dtype;
+      EXPECT_TRUE(model->evaluate(structure(), o).selection);
+    }
+  }
+  EXPECT_TRUE(warnings.empty()) << warnings[0].text;
+}
+
+TEST(Shadow, TheVariableIsANumberOrAnError) {
+  const auto with = [](const char* value) {
+    setenv("FASTPATH_SHADOW", value, 1);
+    try {
+      const Context context({.registry = {.default_paths = false}});
+      unsetenv("FASTPATH_SHADOW");
+      return std::string();
+    } catch (const Error& error) {
+      unsetenv("FASTPATH_SHADOW");
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(with(""), "");
+  EXPECT_EQ(with("0"), "");
+  EXPECT_EQ(with("100"), "");
+  for (const char* bad : {"-1", "often", "1.5", "3 ", "99999999999999999999"}) {
+    EXPECT_THAT(with(bad), HasSubstr(std::string("FASTPATH_SHADOW is '") + bad + "'"));
+  }
+  EXPECT_THROW(Context({.registry = {.default_paths = false}, .shadow = -1}), Error);
+}
+
+}  // namespace
+}  // namespace fastpath
