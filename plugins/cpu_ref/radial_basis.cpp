@@ -50,6 +50,7 @@ class RadialBasis final : public CpuKernel<T> {
   void take(const sdk::TensorList& parameters) override {
     const auto weights = parameters[0].template view<const T>();
     weights_.assign(weights.data(), weights.data() + weights.size());
+    if (!config_.frequencies.empty()) weights_ = config_.frequencies;  // the same before rounding
   }
   void plan(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) override {
     if (pass == sdk::Pass::backward) {
@@ -87,7 +88,7 @@ class RadialBasis final : public CpuKernel<T> {
       const double slope = config_.a * std::pow(y, p - 1.0) * (p + q * t) / ((1.0 + t) * (1.0 + t));
       return {x, -x * x * slope * 2.0 / sum};
     }
-    const double p0 = 0.75 * sum, p1 = 4.0 / 3.0 * sum, alpha = 4.0 / (p1 - p0);
+    const double p0 = 0.75 * sum, p1 = 4.0 / 3.0 * sum, alpha = config_.alpha / (p1 - p0);
     const double th = std::tanh(alpha * (r - 0.5 * (p0 + p1))), half = 0.5 * (1.0 + th);
     return {p0 + (r - p0) * half, half + (r - p0) * 0.5 * alpha * (1.0 - th * th)};
   }

@@ -9,7 +9,7 @@ namespace cpu_ref {
 namespace {
 
 /// Evaluates the sparse polynomial for kLanes channels at a time. Weights are merged into its coefficients when they
-/// are bound.
+/// are bound. In double for float too: the hundreds of monomials of a channel can cancel.
 template <class T>
 class SymmetricContraction final : public CpuKernel<T> {
  public:
@@ -18,8 +18,7 @@ class SymmetricContraction final : public CpuKernel<T> {
 
  private:
   static constexpr std::int64_t kLanes = 16;
-  using Lanes = std::array<T, kLanes>;
-  using Sums = std::array<double, kLanes>;
+  using Lanes = std::array<double, kLanes>;
 
   std::int64_t blocks() const { return (config_.channels + kLanes - 1) / kLanes; }
   std::int64_t lanes_of(std::int64_t block) const { return std::min(kLanes, config_.channels - block * kLanes); }
@@ -44,15 +43,14 @@ class SymmetricContraction final : public CpuKernel<T> {
       for (std::int64_t row = 0; row < polynomial_.n_rows(); ++row) {
         for (std::int64_t c = 0; c < config_.channels; ++c) {
           coefficients_[(z * blocks() + c / kLanes) * polynomial_.n_rows() + row][c % kLanes] =
-              static_cast<T>(merged[row * config_.channels + c]);
+              merged[row * config_.channels + c];
         }
       }
     }
   }
 
   struct Local {
-    Lanes *x, *components, *grad_x;
-    Sums *rows, *paths;
+    Lanes *x, *components, *grad_x, *rows, *paths;
   };
   static constexpr std::int64_t kMostChunks = 64;
   std::int64_t n_components() const {
@@ -74,8 +72,8 @@ class SymmetricContraction final : public CpuKernel<T> {
       local.x = scratch.take<Lanes>(config_.dim);
       local.components = scratch.take<Lanes>(n_components());
       local.grad_x = scratch.take<Lanes>(config_.dim);
-      if (sums) local.rows = scratch.take<Sums>(polynomial_.n_rows());
-      if (sums) local.paths = scratch.take<Sums>(n_paths());
+      if (sums) local.rows = scratch.take<Lanes>(polynomial_.n_rows());
+      if (sums) local.paths = scratch.take<Lanes>(n_paths());
       result.push_back(local);
     }
     return result;
@@ -125,7 +123,7 @@ class SymmetricContraction final : public CpuKernel<T> {
   }
   static Lanes ones() {
     Lanes result;
-    result.fill(T(1));
+    result.fill(1.0);
     return result;
   }
 
@@ -149,7 +147,7 @@ class SymmetricContraction final : public CpuKernel<T> {
       for (std::size_t m = 0; m < polynomial_.components.size(); ++m) {
         const auto [offset, stride] = polynomial_.components[m];
         for (std::int64_t c = 0; c < lanes_of(block); ++c) {
-          row[offset + (block * kLanes + c) * stride] = local.components[m][c];
+          row[offset + (block * kLanes + c) * stride] = static_cast<T>(local.components[m][c]);
         }
       }
     });
@@ -208,7 +206,9 @@ class SymmetricContraction final : public CpuKernel<T> {
       }
       T* row = gx + n * config_.channels * config_.dim;
       for (std::int64_t c = 0; c < lanes_of(block); ++c) {
-        for (std::int64_t i = 0; i < config_.dim; ++i) row[(block * kLanes + c) * config_.dim + i] = local.grad_x[i][c];
+        for (std::int64_t i = 0; i < config_.dim; ++i) {
+          row[(block * kLanes + c) * config_.dim + i] = static_cast<T>(local.grad_x[i][c]);
+        }
       }
     });
   }
@@ -229,7 +229,7 @@ class SymmetricContraction final : public CpuKernel<T> {
       const Local& local = all[static_cast<std::size_t>(lane)];
       for (std::int64_t task = lane; task < n_tasks; task += kMostChunks) {
         const std::int64_t z = task / blocks(), block = task % blocks();
-        std::fill_n(local.rows, polynomial_.n_rows(), Sums{});
+        std::fill_n(local.rows, polynomial_.n_rows(), Lanes{});
         for (std::int64_t position = rows.begin[z]; position < rows.begin[z + 1]; ++position) {
           const std::int64_t n = rows.order[position];
           load_x(x + n * config_.channels * config_.dim, block, local.x);
@@ -238,7 +238,7 @@ class SymmetricContraction final : public CpuKernel<T> {
             const Lanes p = product(polynomial_.monomials[i], -1, ones(), local.x);
             for (std::int64_t r = polynomial_.row_begin[i]; r < polynomial_.row_begin[i + 1]; ++r) {
               const Lanes& from = local.components[polynomial_.rows[static_cast<std::size_t>(r)].component];
-              for (std::int64_t c = 0; c < kLanes; ++c) local.rows[r][c] += static_cast<double>(p[c] * from[c]);
+              for (std::int64_t c = 0; c < kLanes; ++c) local.rows[r][c] += p[c] * from[c];
             }
           }
         }
@@ -247,14 +247,14 @@ class SymmetricContraction final : public CpuKernel<T> {
     });
   }
   void store_weights(const Local& local, std::int64_t z, std::int64_t block, const std::vector<T*>& targets) const {
-    std::fill_n(local.paths, n_paths(), Sums{});
+    std::fill_n(local.paths, n_paths(), Lanes{});
     std::vector<std::int64_t> first(targets.size(), 0);  // of each weight tensor in local.paths
     for (std::size_t t = 1; t < first.size(); ++t) first[t] = first[t - 1] + polynomial_.n_paths[t - 1];
     for (std::int64_t r = 0; r < polynomial_.n_rows(); ++r) {
       const auto row = static_cast<std::size_t>(r);
       for (std::int64_t i = polynomial_.term_begin[row]; i < polynomial_.term_begin[row + 1]; ++i) {
         const auto& term = polynomial_.terms[static_cast<std::size_t>(i)];
-        Sums& to = local.paths[first[static_cast<std::size_t>(polynomial_.rows[row].tensor)] + term.path];
+        Lanes& to = local.paths[first[static_cast<std::size_t>(polynomial_.rows[row].tensor)] + term.path];
         for (std::int64_t c = 0; c < kLanes; ++c) to[c] += term.coefficient * local.rows[r][c];
       }
     }

@@ -256,6 +256,10 @@ TYPED_TEST(CpuRef, RadialBasisAgreesWithTheReference) {
   config.r_max = 5.0;
   config.prefactor = std::sqrt(2.0 / config.r_max);
   config.species_radii = {0.31, 0.76, 0.66};
+  config.alpha = 2.5;  // not the default: kernels must read the constants they are given
+  config.a = 1.3;
+  config.q_exponent = 0.8;
+  config.p_exponent = 4.2;
   for (const auto transform :
        {sdk::DistanceTransform::none, sdk::DistanceTransform::agnesi, sdk::DistanceTransform::soft}) {
     for (const bool apply_cutoff : {true, false}) {
@@ -268,6 +272,10 @@ TYPED_TEST(CpuRef, RadialBasisAgreesWithTheReference) {
           config.apply_cutoff = apply_cutoff;
           config.n_basis = n_basis;
           config.p = apply_cutoff ? 5 : 6;
+          config.frequencies.clear();  // with some, which are not the parameter: they come first
+          for (std::int64_t n = 1; n <= n_basis && !apply_cutoff; ++n) {
+            config.frequencies.push_back(0.61 * static_cast<double>(n));
+          }
           radial_basis_case<TypeParam>(config, n_edges, !apply_cutoff, 7);
         }
       }

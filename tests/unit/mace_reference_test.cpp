@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
@@ -156,7 +157,7 @@ TEST(MaceA, ParameterGradientsOfEnergyAndForcesAreThoseOfThePackage) {
   EXPECT_EQ(checked, 58);
 }
 
-TEST(MaceFiles, ScalarsMayHaveOneElementAndTheSoftTransformItsOnlySteepness) {
+TEST(MaceFiles, ScalarsMayHaveOneElementAndTheSteepnessOfTheSoftTransformIsObeyedOrFour) {
   const auto model = Model::create(R"({"format": "fastpath-model", "format_version": 1, "architecture": "mace",
     "dtype": "float64", "atomic_numbers": [1, 8], "r_max": 4.0, "num_bessel": 4, "polynomial_cutoff_p": 5,
     "distance_transform": "soft", "radial_mlp": [8], "l_max": 1, "hidden_irreps": "2x0e+2x1o", "num_interactions": 2,
@@ -166,19 +167,25 @@ TEST(MaceFiles, ScalarsMayHaveOneElementAndTheSoftTransformItsOnlySteepness) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "fastpath_soft";
   std::filesystem::remove_all(folder);
   model->save(folder);
-  const auto rewrite = [&](double steepness) {
+  const char* const name = "radial_embedding.distance_transform.alpha";
+  const auto rewrite = [&](std::optional<double> steepness) {
     StateDict changed;
-    for (const auto& [name, tensor] : model->state_dict()) {
-      changed.add(name, tensor.rank() == 0 ? tensor.view({1}) : tensor);
+    for (const auto& [own, tensor] : model->state_dict()) {
+      if (own != name) changed.add(own, tensor.rank() == 0 ? tensor.view({1}) : tensor);
     }
-    changed.add("radial_embedding.distance_transform.alpha", Tensor::scalar(steepness));
+    if (steepness) changed.add(name, Tensor::from<double>({1}, {*steepness}));
     write_safetensors(folder / "model.safetensors", changed);
   };
-  rewrite(4.0);
   const Structure molecule{{8, 1}, {{0, 0, 0}, {0.9, 0.1, 0}}, {}, {}, {}, {}};
-  EXPECT_EQ(Model::load(folder)->evaluate(molecule, reference()).energy, model->evaluate(molecule, reference()).energy);
+  const double energy = model->evaluate(molecule, reference()).energy;
+  rewrite(4.0);
+  EXPECT_EQ(Model::load(folder)->evaluate(molecule, reference()).energy, energy);
+  rewrite({});
+  EXPECT_EQ(Model::load(folder)->evaluate(molecule, reference()).energy, energy);
   rewrite(3.0);
-  EXPECT_THROW(Model::load(folder), Error);
+  const auto softer = Model::load(folder);
+  EXPECT_GT(std::abs(softer->evaluate(molecule, reference()).energy - energy), 1e-6);
+  EXPECT_EQ(softer->state_dict().at(name).item(), 3.0);
   std::filesystem::remove_all(folder);
 }
 

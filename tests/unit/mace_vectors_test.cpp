@@ -289,6 +289,18 @@ TEST(MaceVectors, ParameterGradientOfSquaredForcesOnACrystalAndOnShortBonds) {
   expect_gradient(c, "interactions.1.density_fn.layer0.weight", 74.46826012844433, 1554.2327414883862);
 }
 
+TEST(MaceVectors, PairRepulsionIsInFloat64WhateverTheDtype) {
+  // A length rounded to float32 that is 1 % below the sum of the radii gives a force that is wrong by 1e-5.
+  run(*m2(), system_c());
+  const std::vector<double> want = slot(*m2(), "pair_repulsion"), lengths = slot(*m2(), "exact lengths");
+  EvaluateOptions options = reference();
+  options.dtype = DType::float32;
+  m2()->evaluate(system_c(), options);
+  EXPECT_EQ(slot(*m2(), "pair_repulsion"), want);
+  EXPECT_EQ(slot(*m2(), "exact lengths"), lengths);
+  EXPECT_NE(slot(*m2(), "lengths"), lengths);
+}
+
 TEST(MaceVectors, Float32IsAsCloseAsThePackages) {
   EvaluateOptions options = reference();
   options.dtype = DType::float32;

@@ -3,6 +3,7 @@
 #include <array>
 #include <numbers>
 #include <optional>
+#include <utility>
 
 #include "ops/pair_zbl/pair_zbl.hpp"
 #include "ops/radial_basis/radial_basis.hpp"
@@ -202,6 +203,7 @@ class RadialBasisVariants : public ::testing::TestWithParam<std::tuple<DistanceT
     config.transform = std::get<0>(GetParam());
     config.apply_cutoff = std::get<1>(GetParam());
     config.species_radii = {0.31, 0.76, 0.66};
+    config.alpha = 2.5;
     r = random_values_between(0.2, 3.9, 20, 1);
     w = frequencies(config);
     grad_embedding = random_values(120, 2);
@@ -257,6 +259,31 @@ TEST_P(RadialBasisVariants, FloatAgreesWithDouble) {
                                    converted<float>(grad_envelope), edges);
   compare(grad_float.lengths, grad.lengths);
   compare(grad_float.weights, grad.weights);
+}
+
+TEST_P(RadialBasisVariants, FrequenciesOfTheConfigurationComeBeforeRoundedOnes) {
+  r = rounded(r), grad_embedding = rounded(grad_embedding), grad_envelope = rounded(grad_envelope);
+  const auto out = evaluate(config, r, w, edges);
+  const auto grad = gradient(config, r, w, grad_embedding, grad_envelope, edges);
+  const auto run = [&] {
+    const auto low = evaluate(config, converted<float>(r), converted<float>(w), edges);
+    const auto low_grad = gradient(config, converted<float>(r), converted<float>(w), converted<float>(grad_embedding),
+                                   converted<float>(grad_envelope), edges);
+    return std::pair(low.embedding == converted<float>(out.embedding),
+                     low_grad.lengths == converted<float>(grad.lengths));
+  };
+  EXPECT_EQ(run(), std::pair(false, false));
+  config.frequencies = w;
+  EXPECT_EQ(run(), std::pair(true, true));
+  // In double they are what the parameter says, and their tangent is its tangent.
+  const Duals moving = duals(w, random_values(6, 5)), at = duals(r);
+  const auto with = evaluate(config, at, moving, edges);
+  config.frequencies.clear();
+  const auto without = evaluate(config, at, moving, edges);
+  for (std::size_t i = 0; i < with.embedding.size(); ++i) {
+    EXPECT_EQ(with.embedding[i].value, without.embedding[i].value);
+    EXPECT_EQ(with.embedding[i].tangent, without.embedding[i].tangent);
+  }
 }
 
 TEST_P(RadialBasisVariants, IsExactlyZeroFromTheCutoffOn) {

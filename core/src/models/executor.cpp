@@ -92,6 +92,11 @@ Shape Executor::shape_of(SlotId id) const {
   return shape;
 }
 
+DType Executor::dtype_of(SlotId id) const {
+  const Slot& slot = program_.slots()[static_cast<std::size_t>(id)];
+  return slot.wide ? DType::float64 : slot.real ? settings_.dtype : DType::int32;
+}
+
 void Executor::set_input(SlotId slot, const Tensor& value, const Tensor& tangent) {
   buffer(slot, kValue) = {value, {}, true, false, false};
   if (tangent.defined()) buffer(slot, kTangent) = {tangent, {}, true, false, false};
@@ -127,7 +132,7 @@ Tensor Executor::read(SlotId slot, Plane plane, plugin::OpenDevice* device) {
 Tensor Executor::write(SlotId slot, Plane plane, plugin::OpenDevice* device) {
   Buffer& b = buffer(slot, plane);
   release(b);
-  const DType dtype = program_.slots()[static_cast<std::size_t>(slot)].real ? settings_.dtype : DType::int32;
+  const DType dtype = dtype_of(slot);
   if (device != nullptr) {
     b.device = device->allocate(shape_of(slot), dtype);
     b.device_valid = true;
@@ -139,8 +144,8 @@ Tensor Executor::write(SlotId slot, Plane plane, plugin::OpenDevice* device) {
 }
 
 Tensor Executor::scratch(SlotId slot, plugin::OpenDevice* device) {
-  return device != nullptr ? device->allocate(shape_of(slot), settings_.dtype)
-                           : pool_.take(shape_of(slot), settings_.dtype);
+  return device != nullptr ? device->allocate(shape_of(slot), dtype_of(slot))
+                           : pool_.take(shape_of(slot), dtype_of(slot));
 }
 
 void Executor::add_into(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device) {
@@ -151,7 +156,7 @@ void Executor::add_into(SlotId slot, Plane plane, const Tensor& term, plugin::Op
     device->copy_from_device(term, host_term);
     copied_bytes_ += term.bytes();
   }
-  if (settings_.dtype == DType::float32) {
+  if (target.dtype() == DType::float32) {
     add<float>(target, host_term);
   } else {
     add<double>(target, host_term);

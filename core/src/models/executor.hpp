@@ -87,6 +87,7 @@ class Executor {
 
   Buffer& buffer(SlotId slot, Plane plane) { return buffers_[static_cast<std::size_t>(slot)][plane]; }
   Shape shape_of(SlotId slot) const;
+  DType dtype_of(SlotId slot) const;
   Tensor host(SlotId slot, Plane plane);
   /// The content of a buffer where a step wants to read it.
   Tensor read(SlotId slot, Plane plane, plugin::OpenDevice* device);

@@ -32,7 +32,8 @@ std::shared_ptr<Glue> node_embedding(Module& module, std::int64_t n_species, std
       S* out = a.output(0);
       for (std::int64_t n = 0; n < rows; ++n) {
         for (std::int64_t c = 0; c < channels; ++c)
-          out[n * channels + c] = weight[species[n] * channels + c] * S(factor);
+          out[n * channels + c] =
+              static_cast<S>(Accumulator<S>(weight[species[n] * channels + c]) * Accumulator<S>(factor));
       }
       return;
     }
@@ -133,7 +134,7 @@ std::shared_ptr<Glue> divide_by_density(std::int64_t width) {
     const S* density = a.input(1);
     if (!a.backward()) {
       S* out = a.output(0);
-      for (std::int64_t i = 0; i < rows * width; ++i) out[i] = x[i] / (density[i / width] + S(1));
+      for (std::int64_t i = 0; i < rows * width; ++i) out[i] = static_cast<S>(A(x[i]) / (A(density[i / width]) + A(1)));
       return;
     }
     const S* grad = a.grad_output(0);
@@ -173,24 +174,57 @@ std::shared_ptr<Glue> regroup(std::int64_t channels, int l_max) {
   });
 }
 
-std::shared_ptr<Glue> sum() {
-  return make_glue([]<class S>(Arguments<S>& a) {
-    const std::int64_t size = a.size(0);
-    if (a.backward()) {
-      const S* grad = a.grad_output(0);
-      for (std::size_t i = 0; i < a.n_inputs(); ++i) {
-        if (S* grad_term = a.grad_input(i)) std::copy(grad, grad + size, grad_term);
+namespace {
+
+/// to += from, or to = from; a tensor that is not there is zero.
+void add(const Tensor& from, const Tensor& to, bool overwrite) {
+  if (!to.defined()) return;
+  const auto run = [&]<class From, class To>(const From* x, To* y) {
+    const std::int64_t size = to.numel();
+    if (x == nullptr) {
+      if (overwrite) std::fill(y, y + size, To(0));
+    } else if (overwrite) {
+      for (std::int64_t k = 0; k < size; ++k) y[k] = static_cast<To>(x[k]);
+    } else {
+      for (std::int64_t k = 0; k < size; ++k) y[k] += static_cast<To>(x[k]);
+    }
+  };
+  const auto to_type = [&]<class To>(To* y) {
+    if (from.defined() && from.dtype() == DType::float32) {
+      run(from.data<float>(), y);
+    } else {
+      run(from.defined() ? from.data<double>() : nullptr, y);
+    }
+  };
+  if (to.dtype() == DType::float32) {
+    to_type(to.data<float>());
+  } else {
+    to_type(to.data<double>());
+  }
+}
+
+/// The one glue whose tensors differ in dtype: it leads from float64 to the dtype of the evaluation and back.
+class Sum : public Glue {
+ public:
+  void apply(const OpCall& call, const std::vector<Tensor>&) override {
+    const auto at = [](const auto& list, std::size_t i) { return i < list.size() ? list[i] : Tensor(); };
+    if (ops::is_backward(call.pass)) {
+      for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+        add(at(call.grad_outputs, 0), at(call.grad_inputs, i), true);
+        add(at(call.grad_outputs_t, 0), at(call.grad_inputs_t, i), true);
       }
       return;
     }
-    S* out = a.output(0);
-    std::fill(out, out + size, S(0));
-    for (std::size_t i = 0; i < a.n_inputs(); ++i) {
-      const S* term = a.input(i);
-      for (std::int64_t k = 0; k < size; ++k) out[k] += term[k];
+    for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+      add(call.inputs[i], at(call.outputs, 0), i == 0);
+      add(at(call.inputs_t, i), at(call.outputs_t, 0), i == 0);
     }
-  });
-}
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Glue> sum() { return std::make_shared<Sum>(); }
 
 std::shared_ptr<Glue> keep_receivers() {
   return make_glue([]<class S>(Arguments<S>& a) {
@@ -209,14 +243,17 @@ std::shared_ptr<Glue> keep_receivers() {
 
 std::shared_ptr<Glue> scaled_silu(double constant) {
   return make_glue([constant]<class S>(Arguments<S>& a) {
+    using A = Accumulator<S>;
     const std::int64_t size = a.size(0);
     const S* x = a.input(0);
     if (!a.backward()) {
       S* out = a.output(0);
-      for (std::int64_t i = 0; i < size; ++i) out[i] = S(constant) * ops::silu(x[i]);
+      for (std::int64_t i = 0; i < size; ++i) out[i] = static_cast<S>(A(constant) * ops::silu(A(x[i])));
     } else if (S* grad_x = a.grad_input(0)) {
       const S* grad = a.grad_output(0);
-      for (std::int64_t i = 0; i < size; ++i) grad_x[i] = grad[i] * S(constant) * ops::silu_derivative(x[i]);
+      for (std::int64_t i = 0; i < size; ++i) {
+        grad_x[i] = static_cast<S>(A(grad[i]) * A(constant) * ops::silu_derivative(A(x[i])));
+      }
     }
   });
 }

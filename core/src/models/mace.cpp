@@ -254,8 +254,6 @@ void MaceModel::build_modules(const StateDict* state) {
 }
 
 bool MaceModel::is_ignored(const std::string& name, const Tensor& tensor) {
-  // The steepness of the soft transform, which is always 4 in MACE; another value is unexpected, and refused as such.
-  if (name == "radial_embedding.distance_transform.alpha") return tensor.numel() == 1 && tensor.item() == 4.0;
   const auto ends_with = [&](std::string_view suffix) { return std::string_view(name).ends_with(suffix); };
   return ends_with("_zeroed") || ends_with(".output_mask") || (ends_with(".bias") && tensor.numel() == 0) ||
          (ends_with("conv_tp.weight") && tensor.numel() == 0) || name.find("_w3j_") != std::string::npos;
@@ -324,16 +322,22 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
     p.add(std::move(step));
   };
 
-  made->vectors = p.add_input("vectors", Rows::edges, {3}, true, true);
+  // Geometry, pair energies and the sum of the contributions stay in float64. None of it costs anything, and the short
+  // bonds that a pair repulsion acts on turn a rounded length into a wrong force. What ops see is rounded once.
+  made->vectors = p.add_input("vectors", Rows::edges, {3}, true, true, true);
   made->species_nodes = p.add_input("species", Rows::nodes, {}, false, false);
   made->species_receivers = p.add_input("species of receivers", Rows::receivers, {}, false, false);
   made->head = p.add_input("head", Rows::receivers, {}, false, false);
 
+  const SlotId exact_lengths = p.add_slot("exact lengths", Rows::edges, {}, true);
+  glue_step("edge_lengths", edge_lengths(), {made->vectors}, {exact_lengths});
   const SlotId lengths = p.add_slot("lengths", Rows::edges, {});
-  glue_step("edge_lengths", edge_lengths(), {made->vectors}, {lengths});
+  glue_step("round_lengths", sum(), {exact_lengths}, {lengths});
+  const SlotId vectors = p.add_slot("rounded vectors", Rows::edges, {3});
+  glue_step("round_vectors", sum(), {made->vectors}, {vectors});
   const std::int64_t sh_dim = std::int64_t{c.l_max + 1} * (c.l_max + 1);
   const SlotId sh = p.add_slot("sh", Rows::edges, {sh_dim});
-  op_step("spherical_harmonics", {made->vectors}, {sh});
+  op_step("spherical_harmonics", {vectors}, {sh});
   const SlotId basis = p.add_slot("radial_basis", Rows::edges, {c.num_bessel});
   const SlotId envelope = c.apply_cutoff ? kAbsent : p.add_slot("envelope", Rows::edges, {});
   op_step("radial_embedding", {lengths, made->species_nodes}, {basis, envelope});
@@ -344,9 +348,9 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
 
   std::vector<SlotId> contributions;
   if (c.pair_repulsion) {
-    const SlotId pair = p.add_slot("pair_repulsion", Rows::receivers, {});
+    const SlotId pair = p.add_slot("pair_repulsion", Rows::receivers, {}, true);
     glue_step("pair_repulsion_fn", dynamic_cast<ops::PairZblModule&>(child(self, "pair_repulsion_fn")).glue(),
-              {lengths, made->species_nodes}, {pair});
+              {exact_lengths, made->species_nodes}, {pair});
     contributions.push_back(pair);
   }
 
@@ -443,7 +447,7 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
     glue_step(readout + ".select_head", select_head(n_heads), {per_head, made->head}, {energy});
     contributions.push_back(energy);
   }
-  made->result = p.add_slot("interaction_energy", Rows::receivers, {});
+  made->result = p.add_slot("interaction_energy", Rows::receivers, {}, true);
   glue_step("interaction_energy", sum(), contributions, {made->result});
   made->executor = std::make_unique<Executor>(p);
   return made;
@@ -622,7 +626,7 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
       }
     }
   }
-  executor.set_input(r.vectors, vectors.to(options.dtype), vectors_t.to(options.dtype));
+  executor.set_input(r.vectors, vectors, vectors_t);
   executor.set_input(r.species_nodes, species);
   executor.set_input(r.species_receivers, species_receivers);
   const Tensor head_of = Tensor::empty({n_receivers}, DType::int32);
@@ -637,7 +641,7 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
   };
   const double* e0 = pick("atomic_energies_fn", "atomic_energies", c.n_species());
   const double scale = *pick("scale_shift", "scale", 1), shift = *pick("scale_shift", "shift", 1);
-  const Tensor interaction = executor.value(r.result).to(DType::float64);
+  const Tensor interaction = executor.value(r.result);
   result.node_energies = Tensor::empty({n_local}, DType::float64);
   for (std::int64_t n = 0; n < n_local; ++n) {
     const double energy = e0[species.data<std::int32_t>()[n]] + (scale * interaction.data<double>()[n] + shift);
@@ -646,14 +650,8 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
   }
 
   if (backward) {
-    const Tensor seed = Tensor::zeros({n_receivers}, options.dtype);
-    for (std::int64_t n = 0; n < n_local; ++n) {
-      if (options.dtype == DType::float32) {
-        seed.data<float>()[n] = static_cast<float>(scale);
-      } else {
-        seed.data<double>()[n] = scale;
-      }
-    }
+    const Tensor seed = Tensor::zeros({n_receivers}, DType::float64);
+    for (std::int64_t n = 0; n < n_local; ++n) seed.data<double>()[n] = scale;
     executor.seed(r.result, seed);
     executor.backward();
     const auto forces_from = [&](const Tensor& gradient) {
@@ -664,8 +662,7 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
     };
     // A model that no edge reaches has no gradient at all.
     const Tensor gradient = executor.gradient(r.vectors);
-    result.edge_forces =
-        gradient.defined() ? gradient.to(DType::float64).clone() : Tensor::zeros({graph.n_edges(), 3}, DType::float64);
+    result.edge_forces = gradient.defined() ? gradient.clone() : Tensor::zeros({graph.n_edges(), 3}, DType::float64);
     if (options.forces) result.forces = forces_from(result.edge_forces);
     const auto virial =
         ops::accumulate_virial(graph.n_edges(), vectors.data<double>(), result.edge_forces.data<double>());
@@ -682,7 +679,7 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
     if (tangent) {
       const Tensor along = executor.gradient_tangent(r.vectors);
       result.forces_tangent =
-          forces_from(along.defined() ? along.to(DType::float64) : Tensor::zeros({graph.n_edges(), 3}, DType::float64));
+          forces_from(along.defined() ? along : Tensor::zeros({graph.n_edges(), 3}, DType::float64));
       if (options.parameter_gradients) result.parameter_gradients_tangent = executor.parameter_gradients(true);
     }
   }

@@ -110,7 +110,7 @@ void check_agreement(const StateDict& state, const models::MaceConfig& config, c
   if (!wrong.empty()) throw Error(ErrorCode::bad_file, fmt::format("{}: {}", file, fmt::join(wrong, "; ")));
 }
 
-/// A scalar of a file may be a vector of one element.
+/// A scalar of a file may be a vector of one element, and the steepness of the soft transform may be left out.
 StateDict with_scalars(const StateDict& state, const StateDict& own) {
   StateDict result;
   for (const auto& [name, tensor] : state) {
@@ -118,6 +118,8 @@ StateDict with_scalars(const StateDict& state, const StateDict& own) {
     const bool scalar = target != nullptr && target->rank() == 0 && tensor.shape() == Shape{1};
     result.add(name, scalar ? tensor.contiguous().view({}) : tensor);
   }
+  const char* const alpha = "radial_embedding.distance_transform.alpha";
+  if (own.contains(alpha) && !state.contains(alpha)) result.add(alpha, own.at(alpha).clone());
   return result;
 }
 

@@ -4,13 +4,13 @@
 
 namespace fastpath::models {
 
-SlotId Program::add_input(std::string name, Rows rows, Shape trailing, bool real, bool from_positions) {
-  slots_.push_back({std::move(name), rows, std::move(trailing), real, from_positions});
+SlotId Program::add_input(std::string name, Rows rows, Shape trailing, bool real, bool from_positions, bool wide) {
+  slots_.push_back({std::move(name), rows, std::move(trailing), real, wide, from_positions});
   return static_cast<SlotId>(slots_.size()) - 1;
 }
 
-SlotId Program::add_slot(std::string name, Rows rows, Shape trailing) {
-  slots_.push_back({std::move(name), rows, std::move(trailing)});
+SlotId Program::add_slot(std::string name, Rows rows, Shape trailing, bool wide) {
+  slots_.push_back({std::move(name), rows, std::move(trailing), true, wide});
   return static_cast<SlotId>(slots_.size()) - 1;
 }
 
@@ -51,7 +51,7 @@ std::uint64_t Program::bytes(std::int64_t n_edges, std::int64_t n_nodes, DType d
     std::int64_t elements = slot.rows == Rows::edges ? n_edges : n_nodes;
     for (const std::int64_t size : slot.trailing) elements *= size;
     const std::uint64_t planes = backward && needed[i] ? 2 : 1;
-    total += planes * static_cast<std::uint64_t>(elements) * (slot.real ? size_of(dtype) : 4);
+    total += planes * static_cast<std::uint64_t>(elements) * (slot.wide ? 8 : slot.real ? size_of(dtype) : 4);
   }
   return total;
 }

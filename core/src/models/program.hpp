@@ -26,6 +26,7 @@ struct Slot {
   Rows rows = Rows::nodes;
   Shape trailing;
   bool real = true;             ///< In the dtype of the evaluation; otherwise int32.
+  bool wide = false;            ///< In float64 whatever the dtype of the evaluation; only glue reads and writes it.
   bool from_positions = false;  ///< Depends on the positions: has a tangent, and is on the way of forces.
   int n_readers = 0;            ///< Steps that read it.
 };
@@ -53,9 +54,9 @@ struct Step {
 
 class Program {
  public:
-  SlotId add_input(std::string name, Rows rows, Shape trailing, bool real, bool from_positions);
+  SlotId add_input(std::string name, Rows rows, Shape trailing, bool real, bool from_positions, bool wide = false);
   /// Adds a slot that a step will write.
-  SlotId add_slot(std::string name, Rows rows, Shape trailing);
+  SlotId add_slot(std::string name, Rows rows, Shape trailing, bool wide = false);
   void add(Step step);
 
   const std::vector<Slot>& slots() const { return slots_; }

@@ -17,11 +17,11 @@ namespace conv_detail {
 
 /// One instruction, with what its loops need. Per edge, y is contracted first: t[i, k] = sum_j coefficient * y[j],
 /// the same for all channels; only the pairs (i, k) that occur are kept.
-template <class S>
+template <class A>
 struct Path {
   struct Term {
     std::int64_t j;
-    S coefficient;  ///< factor * C[i, j, k]
+    A coefficient;  ///< factor * C[i, j, k]
   };
   struct Pair {
     std::int64_t i, k;
@@ -31,20 +31,21 @@ struct Path {
   std::int64_t x_offset = 0, y_offset = 0, w_offset = 0, out_offset = 0;  ///< In the rows of the four arrays.
   std::vector<Pair> pairs;
 
-  S contract(const Pair& pair, const S* y_row) const {
-    S t(0);
-    for (const Term& term : pair.terms) t += term.coefficient * y_row[y_offset + term.j];
+  template <class S>
+  A contract(const Pair& pair, const S* y_row) const {
+    A t(0);
+    for (const Term& term : pair.terms) t += term.coefficient * A(y_row[y_offset + term.j]);
     return t;
   }
 };
 
-template <class S>
-std::vector<Path<S>> make_paths(const sdk::ConvTensorProductConfig& config) {
-  std::vector<Path<S>> paths;
+template <class A>
+std::vector<Path<A>> make_paths(const sdk::ConvTensorProductConfig& config) {
+  std::vector<Path<A>> paths;
   std::int64_t w_offset = 0;
   for (const auto& instruction : config.instructions) {
     const sdk::IrrepsBlock in = config.in[instruction.in], out = config.out[instruction.out];
-    Path<S> path{in.mul,   config.in.offset(instruction.in),   config.edge.offset(instruction.edge),
+    Path<A> path{in.mul,   config.in.offset(instruction.in),   config.edge.offset(instruction.edge),
                  w_offset, config.out.offset(instruction.out), {}};
     w_offset += in.mul;
     auto entries = sdk::coupling(in.ir.l, config.edge[instruction.edge].ir.l, out.ir.l).nonzero;
@@ -54,7 +55,7 @@ std::vector<Path<S>> make_paths(const sdk::ConvTensorProductConfig& config) {
       if (path.pairs.empty() || path.pairs.back().i != entry.i || path.pairs.back().k != entry.k) {
         path.pairs.push_back({entry.i, entry.k, {}});
       }
-      path.pairs.back().terms.push_back({entry.j, static_cast<S>(instruction.factor * entry.value)});
+      path.pairs.back().terms.push_back({entry.j, static_cast<A>(instruction.factor * entry.value)});
     }
     paths.push_back(std::move(path));
   }
@@ -63,14 +64,15 @@ std::vector<Path<S>> make_paths(const sdk::ConvTensorProductConfig& config) {
 
 /// Copies rows from "mul_ir" order [u][m] to "ir_mul" order [m][u] in every block, where channels are contiguous.
 template <class S>
-std::vector<S> channels_last(const sdk::Irreps& irreps, std::int64_t n_rows, const S* rows) {
-  std::vector<S> result(static_cast<std::size_t>(n_rows * irreps.dim()));
+std::vector<Accumulator<S>> channels_last(const sdk::Irreps& irreps, std::int64_t n_rows, const S* rows) {
+  std::vector<Accumulator<S>> result(static_cast<std::size_t>(n_rows * irreps.dim()));
   for (std::int64_t row = 0; row < n_rows; ++row) {
     for (std::size_t block = 0; block < irreps.size(); ++block) {
       const std::int64_t start = row * irreps.dim() + irreps.offset(block), dim = irreps[block].ir.dim();
       for (std::int64_t u = 0; u < irreps[block].mul; ++u) {
         for (std::int64_t m = 0; m < dim; ++m) {
-          result[static_cast<std::size_t>(start + m * irreps[block].mul + u)] = rows[start + u * dim + m];
+          result[static_cast<std::size_t>(start + m * irreps[block].mul + u)] =
+              Accumulator<S>(rows[start + u * dim + m]);
         }
       }
     }
@@ -90,9 +92,9 @@ void store_channels_first(const sdk::Irreps& irreps, const A* source, S* row) {
 }
 
 /// sum_u a[u] b[u], in four interleaved sums.
-template <class S>
-S dot(const S* a, const S* b, std::int64_t n) {
-  std::array<S, 4> sums{S(0), S(0), S(0), S(0)};
+template <class A>
+A dot(const A* a, const A* b, std::int64_t n) {
+  std::array<A, 4> sums{A(0), A(0), A(0), A(0)};
   std::int64_t u = 0;
   for (; u + 4 <= n; u += 4) {
     for (std::int64_t s = 0; s < 4; ++s) sums[static_cast<std::size_t>(s)] += a[u + s] * b[u + s];
@@ -110,29 +112,29 @@ template <class S>
 void conv_tensor_product_forward(const sdk::ConvTensorProductConfig& config, const GraphView& graph, const S* x,
                                  const S* y, const S* w, S* out) {
   using A = Accumulator<S>;
-  const auto paths = conv_detail::make_paths<S>(config);
-  const std::vector<S> x_t = conv_detail::channels_last(config.in, graph.n_nodes, x);
+  const auto paths = conv_detail::make_paths<A>(config);
+  const std::vector<A> x_t = conv_detail::channels_last(config.in, graph.n_nodes, x);
   const std::int64_t x_dim = config.in.dim(), y_dim = config.edge.dim(), out_dim = config.out.dim();
   const std::int64_t w_dim = config.weight_numel();
   std::vector<A> sum(static_cast<std::size_t>(out_dim));
-  std::vector<S> wx;
+  std::vector<A> wx;
   for (std::int64_t r = 0; r < graph.n_receivers; ++r) {
     std::fill(sum.begin(), sum.end(), A(0));
     for (std::int64_t e = graph.receiver_ptr[r]; e < graph.receiver_ptr[r + 1]; ++e) {
       assert(graph.sender[e] >= 0 && graph.sender[e] < graph.n_nodes && graph.receiver[e] == r);
       for (const auto& path : paths) {
-        const S* x_block = x_t.data() + graph.sender[e] * x_dim + path.x_offset;
+        const A* x_block = x_t.data() + graph.sender[e] * x_dim + path.x_offset;
         const S* w_path = w + e * w_dim + path.w_offset;
         wx.resize(static_cast<std::size_t>(path.channels));
         std::int64_t i = -1;
         for (const auto& pair : path.pairs) {
           if (pair.i != i) {
             i = pair.i;
-            for (std::int64_t u = 0; u < path.channels; ++u) wx[u] = w_path[u] * x_block[i * path.channels + u];
+            for (std::int64_t u = 0; u < path.channels; ++u) wx[u] = A(w_path[u]) * x_block[i * path.channels + u];
           }
-          const S t = path.contract(pair, y + e * y_dim);
+          const A t = path.contract(pair, y + e * y_dim);
           A* target = sum.data() + path.out_offset + pair.k * path.channels;
-          for (std::int64_t u = 0; u < path.channels; ++u) target[u] += static_cast<A>(t * wx[u]);
+          for (std::int64_t u = 0; u < path.channels; ++u) target[u] += t * wx[u];
         }
       }
     }
@@ -146,8 +148,8 @@ template <class S>
 void conv_tensor_product_backward(const sdk::ConvTensorProductConfig& config, const GraphView& graph, const S* x,
                                   const S* y, const S* w, const S* grad_out, S* grad_x, S* grad_y, S* grad_w) {
   using A = Accumulator<S>;
-  const auto paths = conv_detail::make_paths<S>(config);
-  const std::vector<S> g_t = conv_detail::channels_last(config.out, graph.n_receivers, grad_out);
+  const auto paths = conv_detail::make_paths<A>(config);
+  const std::vector<A> g_t = conv_detail::channels_last(config.out, graph.n_receivers, grad_out);
   const std::int64_t x_dim = config.in.dim(), y_dim = config.edge.dim(), out_dim = config.out.dim();
   const std::int64_t w_dim = config.weight_numel();
 
@@ -159,13 +161,13 @@ void conv_tensor_product_backward(const sdk::ConvTensorProductConfig& config, co
         const std::int64_t e = graph.sender_edge[position];
         assert(graph.sender[e] == s && graph.receiver[e] >= 0 && graph.receiver[e] < graph.n_receivers);
         for (const auto& path : paths) {
-          const S* g_block = g_t.data() + graph.receiver[e] * out_dim + path.out_offset;
+          const A* g_block = g_t.data() + graph.receiver[e] * out_dim + path.out_offset;
           const S* w_path = w + e * w_dim + path.w_offset;
           for (const auto& pair : path.pairs) {
-            const S t = path.contract(pair, y + e * y_dim);
-            const S* g = g_block + pair.k * path.channels;
+            const A t = path.contract(pair, y + e * y_dim);
+            const A* g = g_block + pair.k * path.channels;
             A* target = sum.data() + path.x_offset + pair.i * path.channels;
-            for (std::int64_t u = 0; u < path.channels; ++u) target[u] += static_cast<A>(t * (w_path[u] * g[u]));
+            for (std::int64_t u = 0; u < path.channels; ++u) target[u] += t * (A(w_path[u]) * g[u]);
           }
         }
       }
@@ -174,36 +176,39 @@ void conv_tensor_product_backward(const sdk::ConvTensorProductConfig& config, co
   }
 
   if (grad_y == nullptr && grad_w == nullptr) return;
-  if (grad_y != nullptr) std::fill_n(grad_y, graph.n_edges * y_dim, S(0));
-  if (grad_w != nullptr) std::fill_n(grad_w, graph.n_edges * w_dim, S(0));
-  const std::vector<S> x_t = conv_detail::channels_last(config.in, graph.n_nodes, x);
-  std::vector<S> wx;
+  const std::vector<A> x_t = conv_detail::channels_last(config.in, graph.n_nodes, x);
+  std::vector<A> wx, y_sum(static_cast<std::size_t>(y_dim)), w_sum(static_cast<std::size_t>(w_dim));
   for (std::int64_t e = 0; e < graph.n_edges; ++e) {
+    std::fill(y_sum.begin(), y_sum.end(), A(0));
+    std::fill(w_sum.begin(), w_sum.end(), A(0));
     for (const auto& path : paths) {
-      const S* x_block = x_t.data() + graph.sender[e] * x_dim + path.x_offset;
-      const S* g_block = g_t.data() + graph.receiver[e] * out_dim + path.out_offset;
+      const A* x_block = x_t.data() + graph.sender[e] * x_dim + path.x_offset;
+      const A* g_block = g_t.data() + graph.receiver[e] * out_dim + path.out_offset;
       const S* w_path = w + e * w_dim + path.w_offset;
       wx.resize(static_cast<std::size_t>(path.channels));
       std::int64_t i = -1;
       for (const auto& pair : path.pairs) {
-        const S* x_i = x_block + pair.i * path.channels;
-        const S* g = g_block + pair.k * path.channels;
+        const A* x_i = x_block + pair.i * path.channels;
+        const A* g = g_block + pair.k * path.channels;
         if (grad_w != nullptr) {
-          const S t = path.contract(pair, y + e * y_dim);
-          S* target = grad_w + e * w_dim + path.w_offset;
+          const A t = path.contract(pair, y + e * y_dim);
+          A* target = w_sum.data() + path.w_offset;
           for (std::int64_t u = 0; u < path.channels; ++u) target[u] += t * (x_i[u] * g[u]);
         }
         if (grad_y != nullptr) {
           if (pair.i != i) {
             i = pair.i;
-            for (std::int64_t u = 0; u < path.channels; ++u) wx[u] = w_path[u] * x_i[u];
+            for (std::int64_t u = 0; u < path.channels; ++u) wx[u] = A(w_path[u]) * x_i[u];
           }
-          const S c = conv_detail::dot(wx.data(), g, path.channels);
-          S* target = grad_y + e * y_dim + path.y_offset;
+          const A c = conv_detail::dot(wx.data(), g, path.channels);
+          A* target = y_sum.data() + path.y_offset;
           for (const auto& term : pair.terms) target[term.j] += term.coefficient * c;
         }
       }
     }
+    const auto store = [](const A& value) { return static_cast<S>(value); };
+    if (grad_y != nullptr) std::transform(y_sum.begin(), y_sum.end(), grad_y + e * y_dim, store);
+    if (grad_w != nullptr) std::transform(w_sum.begin(), w_sum.end(), grad_w + e * w_dim, store);
   }
 }
 

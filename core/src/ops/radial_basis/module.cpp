@@ -22,6 +22,8 @@ RadialBasisModule::RadialBasisModule(const sdk::RadialBasisConfig& shape, std::v
     register_buffer("distance_transform.a", Tensor::scalar(shape.a));
     register_buffer("distance_transform.q", Tensor::scalar(shape.q_exponent));
     register_buffer("distance_transform.p", Tensor::scalar(shape.p_exponent));
+  } else if (shape.transform == sdk::DistanceTransform::soft) {
+    register_buffer("distance_transform.alpha", Tensor::scalar(shape.alpha));
   }
   if (shape.transform != sdk::DistanceTransform::none) {
     register_buffer("distance_transform.covalent_radii", Tensor::from<double>({kCovalentRadiiSize}, covalent_radii()));
@@ -42,10 +44,14 @@ void RadialBasisModule::update() {
     config_.a = buffer("distance_transform.a").item();
     config_.q_exponent = buffer("distance_transform.q").item();
     config_.p_exponent = buffer("distance_transform.p").item();
+  } else if (config_.transform == sdk::DistanceTransform::soft) {
+    config_.alpha = buffer("distance_transform.alpha").item();
   }
   if (config_.transform != sdk::DistanceTransform::none) {
     config_.species_radii = radii_of(buffer("distance_transform.covalent_radii"), atomic_numbers_);
   }
+  const Tensor weights = buffer("bessel_fn.bessel_weights").to(DType::float64).contiguous();
+  config_.frequencies.assign(weights.data<double>(), weights.data<double>() + weights.numel());
   set_spec(config_);
 }
 

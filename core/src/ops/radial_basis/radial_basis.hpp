@@ -79,7 +79,7 @@ TransformedDistance<S> transform_distance(const sdk::RadialBasisConfig& config, 
     return {x, S(-config.a / r0) * slope * x * x};
   }
   if (config.transform == sdk::DistanceTransform::soft) {
-    const double r0 = radius_a + radius_b, p0 = 0.75 * r0, p1 = 4.0 / 3.0 * r0, alpha = 4.0 / (p1 - p0);
+    const double r0 = radius_a + radius_b, p0 = 0.75 * r0, p1 = 4.0 / 3.0 * r0, alpha = config.alpha / (p1 - p0);
     const S th = tanh(S(alpha) * (r - S(0.5 * (p0 + p1))));
     const S half = S(0.5) * (S(1) + th);
     return {S(p0) + (r - S(p0)) * half, half + (r - S(p0)) * S(0.5 * alpha) * (S(1) - th * th)};
@@ -96,12 +96,20 @@ TransformedDistance<A> basis_argument(const sdk::RadialBasisConfig& config, cons
   const auto radius = [&](std::int32_t node) { return config.species_radii[static_cast<std::size_t>(species[node])]; };
   return transform_distance(config, r, radius(sender[edge]), radius(receiver[edge]));
 }
+/// Frequency i: its value from the configuration if that has it, its tangent from the parameter.
+template <class S>
+Accumulator<S> frequency(const sdk::RadialBasisConfig& config, const S* bessel_weights, std::int64_t i) {
+  Accumulator<S> w(bessel_weights[i]);
+  if (config.frequencies.empty()) return w;
+  const double exact = config.frequencies[static_cast<std::size_t>(i)];
+  return w + Accumulator<S>(exact - primal(w));
+}
 }  // namespace detail
 
 /// @param lengths         [n_edges], angstrom.
 /// @param sender,receiver [n_edges] node indices, and species [nodes] indices into species_radii. Read only if the
 ///                        configuration has a transform; null otherwise.
-/// @param bessel_weights  [n_basis], 1/angstrom.
+/// @param bessel_weights  [n_basis], 1/angstrom; the frequencies of the configuration, if there are any, are preferred.
 /// @param embedding       Out: [n_edges, n_basis]; with apply_cutoff times the envelope, then exactly 0 from r_max on.
 /// @param envelope        Out: [n_edges], of the untransformed length. May be null.
 template <class S>
@@ -116,7 +124,7 @@ void radial_basis_forward(const sdk::RadialBasisConfig& config, std::int64_t n_e
     const A x = detail::basis_argument(config, r, e, sender, receiver, species).value;
     const A scale = config.apply_cutoff ? A(config.prefactor) * f : A(config.prefactor);
     for (std::int64_t i = 0; i < config.n_basis; ++i) {
-      const A w(bessel_weights[i]);
+      const A w = detail::frequency(config, bessel_weights, i);
       embedding[e * config.n_basis + i] = static_cast<S>(scale * w * sinc(w * x));
     }
   }
@@ -142,7 +150,7 @@ void radial_basis_backward(const sdk::RadialBasisConfig& config, std::int64_t n_
     if (grad_embedding != nullptr) {
       const A cut = config.apply_cutoff ? f : A(1);
       for (std::int64_t i = 0; i < config.n_basis; ++i) {
-        const A w(bessel_weights[i]);
+        const A w = detail::frequency(config, bessel_weights, i);
         const A g = A(config.prefactor) * A(grad_embedding[e * config.n_basis + i]);
         if (grad_lengths != nullptr) {
           grad_x += g * cut * w * w * sinc_derivative(w * x);

@@ -31,20 +31,20 @@ struct SpeciesGroups {
 };
 
 /// [channels][dim] to [dim][channels].
-template <class S>
-void channels_last(std::int64_t channels, std::int64_t dim, const S* x, S* x_t) {
+template <class S, class A>
+void channels_last(std::int64_t channels, std::int64_t dim, const S* x, A* x_t) {
   for (std::int64_t c = 0; c < channels; ++c) {
-    for (std::int64_t i = 0; i < dim; ++i) x_t[i * channels + c] = x[c * dim + i];
+    for (std::int64_t i = 0; i < dim; ++i) x_t[i * channels + c] = A(x[c * dim + i]);
   }
 }
 
 /// product[c] *= x_t[factor][c] for all factors of a monomial but the one at position `skip` (-1: none).
-template <class S>
-void multiply_factors(const sdk::SymmetricPolynomial::Monomial& monomial, int skip, std::int64_t channels, const S* x_t,
-                      S* product) {
+template <class A>
+void multiply_factors(const sdk::SymmetricPolynomial::Monomial& monomial, int skip, std::int64_t channels, const A* x_t,
+                      A* product) {
   for (int position = 0; position < monomial.degree; ++position) {
     if (position == skip) continue;
-    const S* factor = x_t + monomial.factors[static_cast<std::size_t>(position)] * channels;
+    const A* factor = x_t + monomial.factors[static_cast<std::size_t>(position)] * channels;
     for (std::int64_t c = 0; c < channels; ++c) product[c] *= factor[c];
   }
 }
@@ -60,11 +60,12 @@ template <class S>
 void symmetric_contraction_forward(const sdk::SymmetricContractionConfig& config,
                                    const sdk::SymmetricPolynomial& polynomial, std::int64_t n_rows, const S* x,
                                    const std::int32_t* species, const S* const* weights, S* out) {
+  using A = Accumulator<S>;
   const std::int64_t channels = config.channels, dim = config.dim, out_dim = config.out_dim();
   const symmetric_detail::SpeciesGroups groups(config.n_species, n_rows, species);
   const auto size = [&](auto count) { return static_cast<std::size_t>(static_cast<std::int64_t>(count) * channels); };
-  std::vector<S> a(size(polynomial.rows.size())), x_t(size(dim)), product(size(1));
-  std::vector<S> sums(size(polynomial.components.size()));
+  std::vector<A> a(size(polynomial.rows.size())), x_t(size(dim)), product(size(1));
+  std::vector<A> sums(size(polynomial.components.size()));
 
   for (std::int64_t z = 0; z < config.n_species; ++z) {
     const std::int64_t first = groups.begin[static_cast<std::size_t>(z)];
@@ -74,20 +75,20 @@ void symmetric_contraction_forward(const sdk::SymmetricContractionConfig& config
     for (std::int64_t position = first; position < last; ++position) {
       const std::int64_t n = groups.order[static_cast<std::size_t>(position)];
       symmetric_detail::channels_last(channels, dim, x + n * channels * dim, x_t.data());
-      std::fill(sums.begin(), sums.end(), S(0));
+      std::fill(sums.begin(), sums.end(), A(0));
       for (std::size_t i = 0; i < polynomial.monomials.size(); ++i) {
-        std::fill(product.begin(), product.end(), S(1));
+        std::fill(product.begin(), product.end(), A(1));
         symmetric_detail::multiply_factors(polynomial.monomials[i], -1, channels, x_t.data(), product.data());
         for (std::int64_t row = polynomial.row_begin[i]; row < polynomial.row_begin[i + 1]; ++row) {
-          const S* a_row = a.data() + row * channels;
-          S* sum = sums.data() + polynomial.rows[static_cast<std::size_t>(row)].component * channels;
+          const A* a_row = a.data() + row * channels;
+          A* sum = sums.data() + polynomial.rows[static_cast<std::size_t>(row)].component * channels;
           for (std::int64_t c = 0; c < channels; ++c) sum[c] += a_row[c] * product[c];
         }
       }
       for (std::size_t m = 0; m < polynomial.components.size(); ++m) {
         const auto [offset, stride] = polynomial.components[m];
-        const S* sum = sums.data() + static_cast<std::int64_t>(m) * channels;
-        for (std::int64_t c = 0; c < channels; ++c) out[n * out_dim + offset + c * stride] = sum[c];
+        const A* sum = sums.data() + static_cast<std::int64_t>(m) * channels;
+        for (std::int64_t c = 0; c < channels; ++c) out[n * out_dim + offset + c * stride] = static_cast<S>(sum[c]);
       }
     }
   }
@@ -105,8 +106,8 @@ void symmetric_contraction_backward(const sdk::SymmetricContractionConfig& confi
   const std::int64_t channels = config.channels, dim = config.dim, out_dim = config.out_dim();
   const symmetric_detail::SpeciesGroups groups(config.n_species, n_rows, species);
   const auto size = [&](auto count) { return static_cast<std::size_t>(static_cast<std::int64_t>(count) * channels); };
-  std::vector<S> a(size(polynomial.rows.size())), x_t(size(dim)), g_t(size(polynomial.components.size()));
-  std::vector<S> gx_t(size(dim)), head(size(1)), product(size(1));
+  std::vector<A> a(size(polynomial.rows.size())), x_t(size(dim)), g_t(size(polynomial.components.size()));
+  std::vector<A> gx_t(size(dim)), head(size(1)), product(size(1));
   std::vector<A> grad_a(grad_weights == nullptr ? 0 : a.size());
 
   for (std::int64_t z = 0; z < config.n_species; ++z) {
@@ -119,25 +120,25 @@ void symmetric_contraction_backward(const sdk::SymmetricContractionConfig& confi
       symmetric_detail::channels_last(channels, dim, x + n * channels * dim, x_t.data());
       for (std::size_t m = 0; m < polynomial.components.size(); ++m) {
         const auto [offset, stride] = polynomial.components[m];
-        S* g = g_t.data() + static_cast<std::int64_t>(m) * channels;
-        for (std::int64_t c = 0; c < channels; ++c) g[c] = grad_out[n * out_dim + offset + c * stride];
+        A* g = g_t.data() + static_cast<std::int64_t>(m) * channels;
+        for (std::int64_t c = 0; c < channels; ++c) g[c] = A(grad_out[n * out_dim + offset + c * stride]);
       }
-      std::fill(gx_t.begin(), gx_t.end(), S(0));
+      std::fill(gx_t.begin(), gx_t.end(), A(0));
       for (std::size_t i = 0; i < polynomial.monomials.size(); ++i) {
         const auto& monomial = polynomial.monomials[i];
         if (grad_weights != nullptr) {
-          std::fill(product.begin(), product.end(), S(1));
+          std::fill(product.begin(), product.end(), A(1));
           symmetric_detail::multiply_factors(monomial, -1, channels, x_t.data(), product.data());
         }
-        std::fill(head.begin(), head.end(), S(0));  // the gradient with respect to the monomial's value
+        std::fill(head.begin(), head.end(), A(0));  // the gradient with respect to the monomial's value
         for (std::int64_t row = polynomial.row_begin[i]; row < polynomial.row_begin[i + 1]; ++row) {
-          const S* g = g_t.data() + polynomial.rows[static_cast<std::size_t>(row)].component * channels;
+          const A* g = g_t.data() + polynomial.rows[static_cast<std::size_t>(row)].component * channels;
           if (grad_weights != nullptr) {
             A* target = grad_a.data() + row * channels;
-            for (std::int64_t c = 0; c < channels; ++c) target[c] += static_cast<A>(product[c] * g[c]);
+            for (std::int64_t c = 0; c < channels; ++c) target[c] += product[c] * g[c];
           }
           if (grad_x != nullptr) {
-            const S* a_row = a.data() + row * channels;
+            const A* a_row = a.data() + row * channels;
             for (std::int64_t c = 0; c < channels; ++c) head[c] += a_row[c] * g[c];
           }
         }
@@ -145,14 +146,14 @@ void symmetric_contraction_backward(const sdk::SymmetricContractionConfig& confi
         for (int skip = 0; skip < monomial.degree; ++skip) {
           std::copy(head.begin(), head.end(), product.begin());
           symmetric_detail::multiply_factors(monomial, skip, channels, x_t.data(), product.data());
-          S* target = gx_t.data() + monomial.factors[static_cast<std::size_t>(skip)] * channels;
+          A* target = gx_t.data() + monomial.factors[static_cast<std::size_t>(skip)] * channels;
           for (std::int64_t c = 0; c < channels; ++c) target[c] += product[c];
         }
       }
       if (grad_x != nullptr) {
         S* gx = grad_x + n * channels * dim;
         for (std::int64_t c = 0; c < channels; ++c) {
-          for (std::int64_t i = 0; i < dim; ++i) gx[c * dim + i] = gx_t[i * channels + c];
+          for (std::int64_t i = 0; i < dim; ++i) gx[c * dim + i] = static_cast<S>(gx_t[i * channels + c]);
         }
       }
     }

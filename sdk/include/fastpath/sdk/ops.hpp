@@ -64,7 +64,9 @@ struct SphericalHarmonicsConfig {
 /// Bessel functions of the (transformed) distance times the polynomial envelope of the distance, operators.md 2.3.
 /// inputs: lengths [E], species [nodes] (int32, read only if there is a transform). parameters: bessel_weights
 /// [n_basis]. outputs: embedding [E, n_basis], envelope [E] (optional). With apply_cutoff the embedding already
-/// contains the envelope.
+/// contains the envelope. In float32 the sine of w_n r loses what w_n has lost, the same for all edges, so a sum over
+/// many of them keeps the error: a kernel uses `frequencies` where they are given, and bessel_weights only without
+/// them.
 struct RadialBasisConfig {
   static constexpr std::string_view kOp = "radial_basis";
   static constexpr std::int32_t kVersion = 1;
@@ -75,7 +77,9 @@ struct RadialBasisConfig {
   bool apply_cutoff = true;
   DistanceTransform transform = DistanceTransform::none;
   double a = 1.0805, q_exponent = 0.9183, p_exponent = 4.5791;  ///< Agnesi: a, q, p.
+  double alpha = 4.0;                                           ///< Soft: steepness, times the width of the step.
   std::vector<double> species_radii;  ///< Covalent radius per species index, angstrom; for a transform.
+  std::vector<double> frequencies;    ///< bessel_weights before they were rounded to the dtype, 1/angstrom; or empty.
 
   Attributes attributes() const;
   static RadialBasisConfig from(const Attributes& attributes);
@@ -257,8 +261,11 @@ inline Attributes RadialBasisConfig::attributes() const {
   result.set("transform", std::string(kNames[static_cast<std::size_t>(transform)]));
   if (transform == DistanceTransform::agnesi) {
     result.set("transform_constants", Attributes::Reals{a, q_exponent, p_exponent});
+  } else if (transform == DistanceTransform::soft) {
+    result.set("transform_constants", Attributes::Reals{alpha});
   }
   if (transform != DistanceTransform::none) result.set("species_radii", species_radii);
+  if (!frequencies.empty()) result.set("frequencies", frequencies);
   return result;
 }
 inline RadialBasisConfig RadialBasisConfig::from(const Attributes& attributes) {
@@ -283,6 +290,16 @@ inline RadialBasisConfig RadialBasisConfig::from(const Attributes& attributes) {
     config.a = constants[0];
     config.q_exponent = constants[1];
     config.p_exponent = constants[2];
+  } else if (name == "soft") {
+    const Attributes::Reals& constants = attributes.reals("transform_constants");
+    detail::require(constants.size() == 1, "attribute 'transform_constants' does not hold alpha");
+    config.alpha = constants[0];
+  }
+  if (attributes.has("frequencies")) {
+    config.frequencies = attributes.reals("frequencies");
+    detail::require(config.frequencies.size() == static_cast<std::size_t>(config.n_basis),
+                    "attribute 'frequencies' holds " + std::to_string(config.frequencies.size()) +
+                        " values, expected " + std::to_string(config.n_basis));
   }
   return config;
 }
