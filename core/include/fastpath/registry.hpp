@@ -116,7 +116,7 @@ struct RegistryOptions {
 
   ProbeMode probe = ProbeMode::automatic;
   std::filesystem::path probe_program = {};             ///< Empty: `fastpath-probe` beside the library or the program.
-  std::chrono::milliseconds probe_timeout{10000};       ///< For one file, from start to end of the helper process.
+  std::chrono::milliseconds probe_timeout{30000};       ///< For one file; a driver may take long to start.
   std::uint64_t probe_memory = std::uint64_t{4} << 30;  ///< Bytes of data that the helper process may have.
   bool use_cache = true;                                ///< Keep and reuse what probes found.
   std::filesystem::path cache_directory = {};           ///< Empty: the user's (docs/cli.md).

@@ -14,7 +14,7 @@ namespace fastpath::plugin {
 
 /// What one helper process may take before it is ended.
 struct ProbeLimits {
-  std::chrono::milliseconds time{10000};
+  std::chrono::milliseconds time{30000};
   std::uint64_t memory = std::uint64_t{4} << 30;  ///< Resident bytes.
   std::uint64_t output = std::uint64_t{1} << 20;  ///< Bytes on standard output and error together.
 };
