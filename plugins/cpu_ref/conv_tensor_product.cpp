@@ -270,7 +270,7 @@ Op conv_tensor_product() {
   using Config = sdk::ConvTensorProductConfig;
   return {Config::kOp, Config::kVersion,
           [](const sdk::Attributes& config, sdk::KernelAnswer& answer) {
-            const Config typed = Config::from(config);
+            const Config typed = sdk::known_config<Config>(config);
             check_degrees(typed.in, typed.out, answer);
             check_degree("degree of edge attributes", typed.edge.l_max(), answer);
           },

@@ -70,7 +70,7 @@ Op irreps_linear() {
   using Config = sdk::IrrepsLinearConfig;
   return {Config::kOp, Config::kVersion,
           [](const sdk::Attributes& config, sdk::KernelAnswer& answer) {
-            const Config typed = Config::from(config);
+            const Config typed = sdk::known_config<Config>(config);
             check_degrees(typed.in, typed.out, answer);
           },
           create<IrrepsLinear, Config>};

@@ -154,9 +154,10 @@ class RadialBasis final : public CpuKernel<T> {
 
 Op radial_basis() {
   using Config = sdk::RadialBasisConfig;
-  return {Config::kOp, Config::kVersion,
-          [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(Config::from(config)); },
-          create<RadialBasis, Config>};
+  return {
+      Config::kOp, Config::kVersion,
+      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
+      create<RadialBasis, Config>};
 }
 
 }  // namespace cpu_ref

@@ -173,9 +173,10 @@ class RadialMlp final : public CpuKernel<T> {
 
 Op radial_mlp() {
   using Config = sdk::RadialMlpConfig;
-  return {Config::kOp, Config::kVersion,
-          [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(Config::from(config)); },
-          create<RadialMlp, Config>};
+  return {
+      Config::kOp, Config::kVersion,
+      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
+      create<RadialMlp, Config>};
 }
 
 }  // namespace cpu_ref

@@ -56,7 +56,7 @@ Op species_linear() {
   using Config = sdk::SpeciesLinearConfig;
   return {Config::kOp, Config::kVersion,
           [](const sdk::Attributes& config, sdk::KernelAnswer& answer) {
-            const Config typed = Config::from(config);
+            const Config typed = sdk::known_config<Config>(config);
             check_degrees(typed.in, typed.out, answer);
           },
           create<SpeciesLinear, Config>};

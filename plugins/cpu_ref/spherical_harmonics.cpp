@@ -102,7 +102,7 @@ Op spherical_harmonics() {
   using Config = sdk::SphericalHarmonicsConfig;
   return {Config::kOp, Config::kVersion,
           [](const sdk::Attributes& config, sdk::KernelAnswer& answer) {
-            check_degree("l_max", Config::from(config).l_max, answer);
+            check_degree("l_max", sdk::known_config<Config>(config).l_max, answer);
           },
           create<SphericalHarmonics, Config>};
 }

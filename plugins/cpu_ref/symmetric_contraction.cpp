@@ -280,7 +280,7 @@ Op symmetric_contraction() {
   using Config = sdk::SymmetricContractionConfig;
   return {Config::kOp, Config::kVersion,
           [](const sdk::Attributes& config, sdk::KernelAnswer& answer) {
-            const Config typed = Config::from(config);
+            const Config typed = sdk::known_config<Config>(config);
             for (const int l : typed.targets) check_degree("target degree", l, answer);
             if (typed.correlation > sdk::SymmetricPolynomial::kMaxDegree) {
               answer.blocked(sdk::Reason::config, "correlation " + std::to_string(typed.correlation) + ", at most " +

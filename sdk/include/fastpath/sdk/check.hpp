@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fastpath/sdk/attributes.hpp"
 #include "fastpath/sdk/error.hpp"
 #include "fastpath/sdk/kernel.hpp"
 #include "fastpath/sdk/ops.hpp"
@@ -13,6 +14,18 @@
 
 /// Compares what a host passes with the signature of the op, so that no kernel reads or writes past an array.
 namespace fastpath::sdk {
+
+/// The typed configuration of a query. @throws ConfigError also for an attribute that the op does not have: it may be
+/// one of a later version that changes what is computed.
+template <class Config>
+Config known_config(const Attributes& given) {
+  Config config = Config::from(given);
+  const Attributes own = config.attributes();
+  for (const auto& [name, value] : given.values()) {
+    if (!own.has(name)) throw ConfigError("attribute '" + name + "' is not one of " + std::string(Config::kOp));
+  }
+  return config;
+}
 
 /// Number of rows on each axis of a call.
 class Extents {

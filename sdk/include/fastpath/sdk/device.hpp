@@ -61,6 +61,13 @@ struct DeviceDescription {
     c.flags = flags;
     return c;
   }
+  /// Whether both name the same device, as two plugins may do.
+  bool same_device(const DeviceDescription& other) const {
+    if (type != other.type) return false;
+    if (!uuid.empty() && !other.uuid.empty()) return uuid == other.uuid;
+    if (!pci.empty() && !other.pci.empty()) return pci == other.pci;
+    return index == other.index;
+  }
   friend bool operator==(const DeviceDescription&, const DeviceDescription&) = default;
 };
 

@@ -50,9 +50,14 @@ class Plugin {
   /// Makes a kernel for a query that query() does not block (it was asked again just before).
   virtual std::unique_ptr<Kernel> create(const KernelQuery& query, Device& device) = 0;
 
+  /// As it stands: a device without memory of its own, for each of devices().
+  /// @throws InvalidArgument for a device that is none of them.
   virtual std::unique_ptr<Device> open(const OpenRequest& request) {
-    static_cast<void>(request);
-    return std::make_unique<Device>();
+    for (const DeviceDescription& own : devices()) {
+      if (own.same_device(request.device)) return std::make_unique<Device>();
+    }
+    throw InvalidArgument("device type " + std::to_string(request.device.type) + " index " +
+                          std::to_string(request.device.index) + ", which is not one of this plugin's");
   }
   /// Last call; kernels and devices are gone by then.
   virtual void shutdown() {}
@@ -164,6 +169,7 @@ inline std::int32_t fastpath_sdk_open(const fp_plugin* plugin, const fp_open_arg
   const fp_open_args known_args = known(args);
   return guarded(known_args.errors, [&] {
     not_null(out, "device") = nullptr;
+    not_null(known_args.device, "device description");
     Plugin& self = *entry_of(plugin).plugin;
     std::unique_ptr<Device> device =
         self.open({DeviceDescription::from(known_args.device), native_from(known_args.native)});
