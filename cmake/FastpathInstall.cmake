@@ -1,5 +1,5 @@
-# Installs three components: `sdk` and `core`, each with an export set of its own so that either is found without the
-# other, and `plugins`. Each plugin's own rule stands in plugins/CMakeLists.txt.
+# Installs four components: `sdk`, `core` and `conformance`, each with an export set of its own so that sdk and core are
+# found without the others, and `plugins`. Each plugin's own rule stands in plugins/CMakeLists.txt.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
@@ -11,7 +11,7 @@ install(FILES sdk/cmake/FastpathPlugin.cmake sdk/cmake/plugin.map DESTINATION "$
 install(DIRECTORY sdk/template DESTINATION "${CMAKE_INSTALL_DATADIR}/fastpath" COMPONENT sdk)
 # What a vendor reads, with the documents that these refer to.
 install(FILES docs/plugin-contract.md docs/write-a-plugin.md docs/abi-policy.md docs/reasons.md docs/operators.md
-              docs/conventions.md
+              docs/conventions.md docs/conformance.md
   DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT sdk)
 
 install(TARGETS fastpath EXPORT fastpath-core
@@ -23,10 +23,17 @@ if(TARGET fastpath_cli)
   install(TARGETS fastpath_cli RUNTIME COMPONENT core)
 endif()
 
+install(TARGETS fastpath_conformance EXPORT fastpath-conformance
+  ARCHIVE COMPONENT conformance
+  FILE_SET HEADERS COMPONENT conformance)
+install(TARGETS fastpath_conformance_program RUNTIME COMPONENT conformance)
+install(FILES sdk/conformance/cmake/FastpathConformance.cmake DESTINATION "${package_dir}" COMPONENT conformance)
+
+set(bin_dir "${CMAKE_INSTALL_BINDIR}")
 configure_package_config_file(cmake/fastpath-config.cmake.in generated/fastpath-config.cmake
-  INSTALL_DESTINATION "${package_dir}" PATH_VARS plugin_dir)
+  INSTALL_DESTINATION "${package_dir}" PATH_VARS plugin_dir bin_dir)
 write_basic_package_version_file(generated/fastpath-config-version.cmake COMPATIBILITY SameMinorVersion)
-foreach(component IN ITEMS sdk core)
+foreach(component IN ITEMS sdk core conformance)
   install(EXPORT fastpath-${component} NAMESPACE fastpath:: FILE fastpath-${component}-targets.cmake
     DESTINATION "${package_dir}" COMPONENT ${component})
   install(FILES "${PROJECT_BINARY_DIR}/generated/fastpath-config.cmake"

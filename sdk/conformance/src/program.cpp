@@ -1,0 +1,3 @@
+#include "fastpath/conformance/conformance.hpp"
+
+int main(int argc, char** argv) { return fastpath::conformance::main(argc, argv); }
