@@ -22,7 +22,7 @@ void CommandLine::operands(const char* name, int limit) {
 bool CommandLine::parse(const Arguments& arguments) {
   visible_.add_options()("help,h", "print this text");
   po::options_description all;
-  all.add(visible_).add(hidden_);
+  all.add(visible_).add(hidden_).add(own_);
   namespace style = po::command_line_style;
   try {
     po::store(po::command_line_parser(arguments)

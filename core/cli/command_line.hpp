@@ -21,6 +21,8 @@ class CommandLine {
   po::options_description_easy_init add() { return visible_.add_options(); }
   /// Operands are collected under `name`. @param limit  The most that are accepted; -1: any number.
   void operands(const char* name, int limit);
+  /// An option with a value for the program's own use, which no help text shows.
+  void hidden_option(const char* name) { own_.add_options()(name, po::value<std::string>()); }
   /// Paragraphs between the usage line and the options; what stands after them.
   void describe(std::string text) { description_ = std::move(text); }
   void example(std::string text) { examples_.push_back(std::move(text)); }
@@ -30,6 +32,11 @@ class CommandLine {
   bool parse(const Arguments& arguments);
 
   bool given(const std::string& option) const { return values_.count(option) > 0; }
+  /// Whether the value is the default one.
+  bool defaulted(const std::string& option) const {
+    const po::variable_value& value = values_[option];
+    return value.empty() || value.defaulted();
+  }
   template <class T>
   const T& get(const std::string& option) const {
     return values_[option].as<T>();
@@ -51,7 +58,7 @@ class CommandLine {
   std::string name_, operands_, summary_, description_;
   std::vector<std::string> examples_;
   po::options_description visible_{"Options", 80, 44};
-  po::options_description hidden_;
+  po::options_description hidden_, own_;
   po::positional_options_description positional_;
   po::variables_map values_;
 };

@@ -18,6 +18,7 @@ constexpr std::array kCommands{
     Command{"list", "the plugins of this machine, and why one is not used", run_list},
     Command{"explain", "which path each module of a model would take, and why", run_explain},
     Command{"eval", "energies, forces and stress of structures", run_eval},
+    Command{"verify", "whether a plugin keeps its contract, or a model its physics", run_verify},
     Command{"hub", "make model folders", run_hub},
 };
 

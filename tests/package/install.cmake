@@ -1,6 +1,10 @@
-# Installs into two fresh prefixes. Variables: build, everything, sdk_alone.
-file(REMOVE_RECURSE "${everything}" "${sdk_alone}")
-foreach(component IN ITEMS sdk core plugins)
+# Installs into fresh prefixes. Variables: build, everything, sdk_alone, without_core.
+file(REMOVE_RECURSE "${everything}" "${sdk_alone}" "${without_core}")
+foreach(component IN ITEMS sdk conformance)
+  execute_process(COMMAND "${CMAKE_COMMAND}" --install "${build}" --prefix "${without_core}" --component ${component}
+    OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+foreach(component IN ITEMS sdk core plugins conformance)
   execute_process(COMMAND "${CMAKE_COMMAND}" --install "${build}" --prefix "${everything}" --component ${component}
     OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
