@@ -157,8 +157,7 @@ class Acme final : public sdk::Plugin {
       answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
     }
     if ((query.passes & ~kPasses) != 0) answer.blocked(sdk::Reason::pass, "tangents, only forward and backward");
-    const auto config = Config::from(query.config);  // what it throws becomes a reason too
-    if (!(config.attributes() == query.config)) answer.blocked(sdk::Reason::config, "an attribute that is not known");
+    const auto config = sdk::known_config<Config>(query.config);  // what it throws becomes a reason too
     if (config.bias) answer.blocked(sdk::Reason::config, "a bias, only without");
     answer.flags = FP_KERNEL_DETERMINISTIC | FP_KERNEL_THREAD_SAFE;  // P-51
   }
