@@ -189,5 +189,37 @@ TEST(MaceFiles, ScalarsMayHaveOneElementAndTheSteepnessOfTheSoftTransformIsObeye
   std::filesystem::remove_all(folder);
 }
 
+TEST(MaceFiles, ADegreeOfThePairRepulsionThatIsNoneIsRefused) {
+  const auto model = Model::create(R"({"format": "fastpath-model", "format_version": 1, "architecture": "mace",
+    "dtype": "float64", "atomic_numbers": [1, 8], "r_max": 4.0, "num_bessel": 4, "polynomial_cutoff_p": 5,
+    "pair_repulsion": true, "radial_mlp": [8], "l_max": 1, "hidden_irreps": "2x0e", "num_interactions": 1,
+    "correlation": 1, "interaction_first": "RealAgnosticInteractionBlock",
+    "interaction": "RealAgnosticInteractionBlock", "avg_num_neighbors": 3.0})",
+                                   1);
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "fastpath_zbl";
+  std::filesystem::remove_all(folder);
+  model->save(folder);
+  const auto load_with = [&](std::int32_t p) {
+    StateDict changed;
+    for (const auto& [name, tensor] : model->state_dict()) {
+      changed.add(name, name == "pair_repulsion_fn.p" ? Tensor::scalar<std::int32_t>(p) : tensor);
+    }
+    write_safetensors(folder / "model.safetensors", changed);
+    return Model::load(folder);
+  };
+  for (const std::int32_t p : {2, 4, 64}) EXPECT_NO_THROW(load_with(p)) << p;
+  for (const std::int32_t p : {-3, 0, 1, 65, 1000}) {
+    try {
+      load_with(p);
+      ADD_FAILURE() << "accepted " << p;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::bad_file);
+      EXPECT_NE(std::string(error.what()).find("pair_repulsion_fn.p is " + std::to_string(p)), std::string::npos)
+          << error.what();
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace fastpath

@@ -1,5 +1,8 @@
 #include "ops/pair_zbl/module.hpp"
 
+#include <fmt/format.h>
+
+#include "fastpath/error.hpp"
 #include "models/glue.hpp"
 #include "ops/radial_basis/covalent_radii.hpp"
 
@@ -21,7 +24,12 @@ void PairZblModule::on_change() { update(); }
 void PairZblModule::update() {
   const Tensor c = buffer("c").to(DType::float64);
   for (std::size_t i = 0; i < 4; ++i) constants_.c[i] = c.data<double>()[i];
-  constants_.p = static_cast<int>(buffer("p").item());
+  const double p = buffer("p").item();
+  if (!(p >= 2 && p <= 64)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("pair_repulsion_fn.p is {}, expected 2 to 64: the degree of an envelope", p));
+  }
+  constants_.p = static_cast<int>(p);
   constants_.a_exp = buffer("a_exp").item();
   constants_.a_prefactor = buffer("a_prefactor").item();
   constants_.radii = radii_of(buffer("covalent_radii"), atomic_numbers_);
