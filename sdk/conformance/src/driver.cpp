@@ -533,7 +533,7 @@ Array Array::zeros(std::vector<std::int64_t> sizes, sdk::DType type) {
   array.shape = std::move(sizes);
   array.dtype = type;
   array.present = true;
-  array.storage.assign((array.bytes() + 7) / 8, 0.0);
+  array.storage.assign(array.bytes() / 8 + 1, 0.0);  // never empty, for its address is copied from and to
   return array;
 }
 std::int64_t Array::numel() const noexcept {
@@ -555,7 +555,9 @@ void Array::set(std::int64_t i, double value) noexcept {
     data<std::int32_t>()[i] = static_cast<std::int32_t>(value);
   }
 }
-void Array::fill_bytes(unsigned char value) noexcept { std::memset(raw(), value, bytes()); }
+void Array::fill_bytes(unsigned char value) noexcept {
+  if (bytes() != 0) std::memset(raw(), value, bytes());
+}
 Array Array::to(sdk::DType wanted) const {
   if (!present || dtype == wanted || dtype.code != FP_CODE_FLOAT) return *this;
   Array result = zeros(shape, wanted);
