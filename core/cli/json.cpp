@@ -81,8 +81,18 @@ Json json_of(const PluginInfo& plugin) {
           {"kernels", std::move(kernels)}};
 }
 
+Json json_of(const FileReport& file) {
+  Json json = json_of(file.plugin);
+  json["sha256"] = file.sha256;
+  json["trust"] = file.trust;
+  return json;
+}
+
 Json json_of(const SearchDirectory& directory) {
-  return {{"directory", directory.path.string()}, {"source", directory.source}, {"exists", directory.exists}};
+  return {{"directory", directory.path.string()},
+          {"source", directory.source},
+          {"exists", directory.exists},
+          {"reason", json_of(directory.reason)}};
 }
 
 void print_json(const Json& json, Layout layout) {

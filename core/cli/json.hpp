@@ -21,6 +21,8 @@ Json json_of(const Reason& reason);
 Json json_of(const Decision& decision);
 Json json_of(const DeviceInfo& device);
 Json json_of(const PluginInfo& plugin);
+/// The plugin with its hash and whether it is trusted.
+Json json_of(const FileReport& file);
 Json json_of(const SearchDirectory& directory);
 
 /// Prints a document and a line end: indented, or on one line.

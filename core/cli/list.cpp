@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "command_line.hpp"
 #include "fastpath/registry.hpp"
 #include "json.hpp"
@@ -37,15 +39,15 @@ std::string devices_of(const PluginInfo& plugin) {
   return result;
 }
 
-void print_table(const std::vector<SearchDirectory>& directories, const std::vector<PluginInfo>& plugins) {
+void print_table(const ScanReport& report) {
   print("Search path, first match wins:\n");
-  for (const SearchDirectory& directory : directories) {
+  for (const SearchDirectory& directory : report.directories) {
     const bool searched = directory.reason.code == ReasonCode::usable;
     print(fmt::format("  {} ({}{}{})\n", one_line(directory.path.string()), directory.source, searched ? "" : "; ",
                       searched ? "" : one_line(directory.reason.text)));
   }
   print("\n");
-  if (plugins.empty()) {
+  if (report.files.empty()) {
     print(
         "No plugin was found: models run their reference.\n"
         "A plugin is a file fastpath_*.so in one of the directories above.\n");
@@ -53,8 +55,12 @@ void print_table(const std::vector<SearchDirectory>& directories, const std::vec
   }
   Table table;
   for (const char* title : {"id", "version", "vendor", "state", "devices"}) table.column(title);
+  const bool with_trust = std::any_of(report.files.begin(), report.files.end(),
+                                      [](const FileReport& file) { return file.trust != "unchecked"; });
+  if (with_trust) table.column("trust", Table::Align::left, 10);
   table.column("reason", Table::Align::left, 32);
-  for (const PluginInfo& plugin : plugins) {
+  for (const FileReport& file : report.files) {
+    const PluginInfo& plugin = file.plugin;
     const std::string state(to_string(plugin.state));
     std::string reason = plugin.reason.text;
     if (plugin.reason.code != ReasonCode::usable) {
@@ -62,7 +68,11 @@ void print_table(const std::vector<SearchDirectory>& directories, const std::vec
     } else if (reason.empty()) {
       reason = fmt::format("{} kernels", plugin.kernels.size());
     }
-    table.row({plugin.id, plugin.version, plugin.vendor, {state, style_of(plugin.state)}, devices_of(plugin), reason});
+    std::vector<Cell> row{
+        plugin.id, plugin.version, plugin.vendor, {state, style_of(plugin.state)}, devices_of(plugin)};
+    if (with_trust) row.emplace_back(file.trust, file.trust == "trusted" ? Style::good : Style::plain);
+    row.emplace_back(reason);
+    table.row(std::move(row));
   }
   print(table.text());
 }
@@ -80,15 +90,14 @@ int run_list(const Arguments& arguments) {
   if (!line.parse(arguments)) return 0;
 
   PluginRegistry registry(registry_options(line));
-  const std::vector<PluginInfo> plugins = registry.plugins();
-  const std::vector<SearchDirectory> directories = registry.search_path();
+  const ScanReport report = registry.scan_report();
   if (!line.get<bool>("json")) {
-    print_table(directories, plugins);
+    print_table(report);
     return 0;
   }
   Json json = {{"search_path", Json::array()}, {"plugins", Json::array()}};
-  for (const SearchDirectory& directory : directories) json["search_path"].push_back(json_of(directory));
-  for (const PluginInfo& plugin : plugins) json["plugins"].push_back(json_of(plugin));
+  for (const SearchDirectory& directory : report.directories) json["search_path"].push_back(json_of(directory));
+  for (const FileReport& file : report.files) json["plugins"].push_back(json_of(file));
   print_json(json, Layout::indented);
   return 0;
 }

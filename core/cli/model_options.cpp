@@ -1,8 +1,10 @@
 #include "model_options.hpp"
 
 #include <fmt/format.h>
+#include <sys/auxv.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 
@@ -29,6 +31,13 @@ auto parsed(const CommandLine& line, const std::string& option, Parse parse) {
 
 }  // namespace
 
+std::filesystem::path absolute_path(const std::string& path, const std::string& option) {
+  std::error_code error;
+  std::filesystem::path result = std::filesystem::absolute(path, error);
+  if (error) throw Error(ErrorCode::io, fmt::format("{}: {}: {}", option, path, error.message()));
+  return result;
+}
+
 void add_plugin_options(CommandLine& line) {
   line.add()("plugin-path", many("DIR"), "search this directory first; may be repeated");
   line.add()("enable", many("GLOB"), "use only plugins whose id matches; may be repeated");
@@ -38,16 +47,18 @@ void add_plugin_options(CommandLine& line) {
              "the helper program is installed");
   line.add()("retry", po::bool_switch(), "try again plugins that were quarantined in an earlier run");
   line.add()("no-cache", po::bool_switch(), "neither use nor keep what trying plugins found");
+  line.add()("trust", one("WHEN"),
+             "off (default), warn or require: what becomes of a plugin that the list of allowed ones does not name");
+  line.add()("allow-list", one("FILE"), "the list of allowed plugins, lines of sha256sum");
+  line.add()("allow-group-writable", po::bool_switch(), "what a group may write to counts as safe");
+  line.add()("no-owner-check", po::bool_switch(), "load files whoever owns them or may write to them");
 }
 
 RegistryOptions registry_options(const CommandLine& line) {
   RegistryOptions options;
   for (const std::string& path : line.list("plugin-path")) {
     if (path.empty()) line.fail("--plugin-path: the directory's name is empty");
-    std::error_code error;
-    const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-    if (error) throw Error(ErrorCode::io, fmt::format("--plugin-path: {}: {}", path, error.message()));
-    options.search_paths.push_back(absolute.lexically_normal());
+    options.search_paths.push_back(absolute_path(path, "--plugin-path").lexically_normal());
   }
   if (line.given("enable")) options.enable = line.list("enable");
   options.disable = line.list("disable");
@@ -59,6 +70,23 @@ RegistryOptions registry_options(const CommandLine& line) {
   }
   options.retry = line.get<bool>("retry");
   options.use_cache = !line.get<bool>("no-cache");
+  // An option is stronger than its variable, also where it says what is the default.
+  if (line.given("trust")) {
+    options.trust = parsed(line, "trust", [](const std::string& text) { return parse_trust_mode(text); });
+    ::unsetenv("FASTPATH_TRUST");
+  }
+  if (line.given("allow-list")) {
+    if (line.text("allow-list").empty()) line.fail("--allow-list: the file's name is empty");
+    options.allow_list = absolute_path(line.text("allow-list"), "--allow-list");
+  }
+  for (const char* option : {"allow-group-writable", "no-owner-check"}) {
+    // Who starts a program with more rights than their own may not say what it loads.
+    if (line.get<bool>(option) && ::getauxval(AT_SECURE) != 0) {
+      throw Error(ErrorCode::unavailable, fmt::format("--{}: not in a program with elevated rights", option));
+    }
+  }
+  options.allow_group_writable = line.get<bool>("allow-group-writable");
+  options.check_owner = !line.get<bool>("no-owner-check");
   return options;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <string>
 
 #include "command_line.hpp"
 #include "fastpath/context.hpp"
@@ -8,8 +10,12 @@
 
 namespace fastpath::cli {
 
-/// Options that choose plugins, and say how they are tried: --plugin-path, --enable, --disable, --probe, --retry,
-/// --no-cache.
+/// @param option  "--plugin-path", for the message. @throws Error(io) if there is no current directory any more.
+std::filesystem::path absolute_path(const std::string& path, const std::string& option);
+
+/// Options that choose plugins, say how they are tried and what makes one trusted: --plugin-path, --enable, --disable,
+/// --probe,
+/// --retry, --no-cache, --trust, --allow-list, --allow-group-writable, --no-owner-check.
 void add_plugin_options(CommandLine& line);
 RegistryOptions registry_options(const CommandLine& line);
 

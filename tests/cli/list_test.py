@@ -1,3 +1,4 @@
+import hashlib
 import os
 import shutil
 
@@ -17,9 +18,14 @@ class List(support.ProgramTest):
         result = self.succeed("list", "--json").json
         self.assertEqual(list(result), ["search_path", "plugins"])
         self.assertEqual(result["search_path"], [{"directory": str(self.plugins),
-                                                  "source": "FASTPATH_PLUGIN_ONLY_PATH", "exists": True}])
+                                                  "source": "FASTPATH_PLUGIN_ONLY_PATH", "exists": True,
+                                                  "reason": {"code": "usable", "text": ""}}])
         plugin = self.plugin("cpu_ref")
-        self.assertEqual(list(plugin), ["id", "version", "vendor", "path", "state", "reason", "devices", "kernels"])
+        self.assertEqual(list(plugin), ["id", "version", "vendor", "path", "state", "reason", "devices", "kernels",
+                                        "sha256", "trust"])
+        content = (self.plugins / "fastpath_cpu_ref.so").read_bytes()
+        self.assertEqual(plugin["sha256"], hashlib.sha256(content).hexdigest())
+        self.assertEqual(plugin["trust"], "unchecked")
         self.assertEqual(plugin["path"], str(self.plugins / "fastpath_cpu_ref.so"))
         self.assertEqual(plugin["state"], "usable")
         self.assertEqual(list(plugin["reason"]), ["code", "text"])
@@ -45,7 +51,9 @@ class List(support.ProgramTest):
         self.env["FASTPATH_PLUGIN_ONLY_PATH"] = str(self.folder / "absent")
         self.assertEqual(self.succeed("list", "--json").json,
                          {"search_path": [{"directory": str(self.folder / "absent"),
-                                           "source": "FASTPATH_PLUGIN_ONLY_PATH", "exists": False}], "plugins": []})
+                                           "source": "FASTPATH_PLUGIN_ONLY_PATH", "exists": False,
+                                           "reason": {"code": "no_directory", "text": "it does not exist"}}],
+                          "plugins": []})
         self.assertIn("does not exist", self.succeed("list").out)
 
     def testAPluginAppearsAndDisappearsWithItsFile(self):
@@ -89,7 +97,8 @@ class List(support.ProgramTest):
         folder = self.use_plugins("cpu_ref")
         del self.env["FASTPATH_PLUGIN_ONLY_PATH"]
         result = self.succeed("list", "--json", "--plugin-path", "plugins").json
-        self.assertEqual(result["search_path"][0], {"directory": str(folder), "source": "api", "exists": True})
+        self.assertEqual(result["search_path"][0], {"directory": str(folder), "source": "api", "exists": True,
+                                                    "reason": {"code": "usable", "text": ""}})
         mine = [p for p in result["plugins"] if p["id"] == "cpu_ref"]
         self.assertEqual(mine[0]["path"], str(folder / "fastpath_cpu_ref.so"))
         self.assertEqual(mine[0]["state"], "usable")
@@ -111,6 +120,42 @@ class List(support.ProgramTest):
         self.assertEqual(plugins["text"]["reason"]["code"], "not_elf")
         self.assertEqual(plugins["half"]["reason"]["code"], "truncated")
         self.assertEqual(plugins["folder"]["reason"]["code"], "not_a_file")
+
+    def testTrustIsShownWhereThereIsAListOfAllowedPlugins(self):
+        folder = self.use_plugins("cpu_ref")
+        self.assertNotIn("trust", self.succeed("list").out)
+        digest = hashlib.sha256((folder / "fastpath_cpu_ref.so").read_bytes()).hexdigest()
+        self.file("allowed", f"# checked by hand\n{digest}  fastpath_cpu_ref.so\n")
+        self.file("nothing", "# nothing yet\n")
+        for mode, allowed, trust, state in (("require", "allowed", "trusted", "usable"),
+                                            ("warn", "nothing", "not_listed", "usable"),
+                                            ("require", "nothing", "not_listed", "rejected")):
+            with self.subTest(mode=mode, allowed=allowed):
+                options = ["list", "--trust", mode, "--allow-list", allowed]
+                plugin = self.succeed(*options, "--json").json["plugins"][0]
+                self.assertEqual((plugin["trust"], plugin["state"]), (trust, state))
+                text = self.succeed(*options).out
+                self.assertIn(trust, text)
+                self.assertEqual("untrusted" in text, state == "rejected")
+
+    def testTrustComesFromTheEnvironmentUnlessAnOptionSaysSomethingElse(self):
+        self.use_plugins("cpu_ref")
+        self.env["FASTPATH_TRUST"] = "require"
+        self.fail_with("invalid_argument", "list", naming=["'require'", "--allow-list", "FASTPATH_ALLOW_LIST"])
+        self.env["FASTPATH_ALLOW_LIST"] = str(self.file("nothing", ""))
+        self.assertEqual(self.plugin("cpu_ref")["reason"]["code"], "untrusted")
+        plugin = self.succeed("list", "--trust", "off", "--json").json["plugins"][0]
+        self.assertEqual((plugin["state"], plugin["trust"]), ("usable", "unchecked"))
+
+    def testAListOfAllowedPluginsThatCannotBeUsedIsAnErrorNamingItsLine(self):
+        trust = ["list", "--trust", "require", "--allow-list"]
+        self.fail_with("not_found", *trust, "absent", naming=[self.folder / "absent"])
+        malformed = self.file("malformed", "# a comment\n\nfastpath_cpu_ref.so\n")
+        self.fail_with("bad_file", *trust, malformed, naming=[f"{malformed}:3: ", "64 hexadecimal digits"])
+        os.chmod(malformed, 0o666)
+        self.fail_with("bad_file", *trust, malformed, naming=[malformed, "everybody may write"])
+        self.fail_with("invalid_argument", "list", "--trust", "sometimes", naming=["--trust", "sometimes", "require"])
+        self.fail_with("invalid_argument", "list", "--trust", "require", naming=["no list of allowed plugins"])
 
     def testTheTableFitsEightyColumnsAndLosesNothing(self):
         self.use_plugins("cpu_ref")

@@ -1,4 +1,5 @@
 """What the tests of the program share."""
+import contextlib
 import json
 import math
 import os
@@ -38,14 +39,16 @@ class ProgramTest(unittest.TestCase):
     """A test with a folder of its own, an environment without the user's settings, and the plugins of the build."""
 
     maxDiff = None
+    prefix = []  # of every command line
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fastpath-cli-"))
         self.addCleanup(shutil.rmtree, self.folder)
         self.program = os.environ["FASTPATH_TEST_PROGRAM"]
         self.plugins = pathlib.Path(os.environ["FASTPATH_TEST_PLUGINS"])
-        self.env = {k: v for k, v in os.environ.items()
-                    if not k.startswith("FASTPATH_") and k not in ("NO_COLOR", "XDG_DATA_HOME")}
+        # FASTPATH_CHECK_OWNER is set by CTest where the build lies in a directory of another user.
+        self.env = {k: v for k, v in os.environ.items() if k == "FASTPATH_CHECK_OWNER" or
+                    (not k.startswith("FASTPATH_") and k not in ("NO_COLOR", "XDG_DATA_HOME"))}
         self.env["HOME"] = str(self.folder / "home")
         self.env["FASTPATH_PLUGIN_ONLY_PATH"] = str(self.plugins)
 
@@ -59,7 +62,7 @@ class ProgramTest(unittest.TestCase):
         return folder
 
     def run_program(self, *arguments, **options):
-        process = subprocess.run([self.program, *map(str, arguments)], env=self.env, cwd=self.folder,
+        process = subprocess.run([*self.prefix, self.program, *map(str, arguments)], env=self.env, cwd=self.folder,
                                  stdin=subprocess.DEVNULL, stdout=options.pop("stdout", subprocess.PIPE),
                                  stderr=subprocess.PIPE, check=False, **options)
         process.stdout = process.stdout or b""
@@ -98,21 +101,28 @@ class ProgramTest(unittest.TestCase):
         return self.run_program(*arguments,
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
 
-    def fail_unprivileged(self, code, *arguments, naming=()):
-        """As fail_with(), as a user whom file permissions bind; root would see nothing of them."""
+    @contextlib.contextmanager
+    def unprivileged(self):
+        """Inside, the program runs as a user whom file permissions bind; root would see nothing of them."""
         if os.geteuid() != 0:
-            return self.fail_with(code, *arguments, naming=naming)
-        if shutil.which("setpriv") is None:
+            yield
+            return
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
             self.skipTest("root without setpriv: permissions cannot be tested")
         os.chmod(self.folder, 0o755)
-        program, nobody = self.program, ["--reuid=65534", "--regid=65534", "--clear-groups"]
-        self.program = shutil.which("setpriv")
+        self.prefix = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups"]
         try:
-            if self.run_program(*nobody, program, "--version").status != 0:
+            if self.run_program("--version").status != 0:
                 self.skipTest("nobody may not run the program where it was built")
-            return self.fail_with(code, *nobody, program, *arguments, naming=naming)
+            yield
         finally:
-            self.program = program
+            self.prefix = []
+
+    def fail_unprivileged(self, code, *arguments, naming=()):
+        """As fail_with(), as a user whom file permissions bind."""
+        with self.unprivileged():
+            return self.fail_with(code, *arguments, naming=naming)
 
     def copy_of_model(self):
         folder = self.folder / "model"

@@ -77,7 +77,7 @@ FASTPATH_EXPORT std::string_view to_string(StageReport::Verdict verdict) noexcep
 /// Everything that is known about one file of the search path.
 struct FileReport {
   PluginInfo plugin;
-  std::string sha256;              ///< 64 hexadecimal digits; empty where the file could not be read.
+  std::string sha256;              ///< 64 hexadecimal digits; empty where the file was not read, or not as a whole.
   std::string trust;               ///< "trusted", "not_listed", or "unchecked" where no list is looked at.
   Stage stage = Stage::directory;  ///< Where it ended: the step that failed, or the last one that was taken.
   std::vector<StageReport> stages;
@@ -105,8 +105,11 @@ FASTPATH_EXPORT ProbeMode parse_probe_mode(std::string_view text);
 enum class TrustMode {
   off,      ///< It is not looked at.
   warn,     ///< A plugin that is not in it is used, and listed as not trusted.
-  require,  ///< A plugin that is not in it is rejected.
+  require,  ///< A plugin that is not in it is rejected, before any of its code runs.
 };
+FASTPATH_EXPORT std::string_view to_string(TrustMode mode) noexcept;
+/// "off", "warn" or "require". @throws Error(invalid_argument) naming the text and what is accepted.
+FASTPATH_EXPORT TrustMode parse_trust_mode(std::string_view text);
 
 struct RegistryOptions {
   std::vector<std::filesystem::path> search_paths = {};  ///< Searched before everything else. Absolute.
@@ -122,16 +125,21 @@ struct RegistryOptions {
   std::filesystem::path cache_directory = {};           ///< Empty: the user's (docs/cli.md).
   bool retry = false;                                   ///< Try again what is quarantined.
 
+  // Where one of these has its default, the environment may say something else (docs/security.md).
   bool check_owner = true;            ///< Owner and mode of each file and of every directory above it.
   bool allow_group_writable = false;  ///< Directories and files that a group may write to count as safe.
   TrustMode trust = TrustMode::off;
-  std::filesystem::path allow_list = {};  ///< Lines of `sha256sum`; looked at unless `trust` is off.
+  std::filesystem::path allow_list = {};  ///< Lines of `sha256sum`; looked at unless `trust` is off. Absolute.
+
+  std::vector<std::filesystem::path> files = {};  ///< Plugin files of any name, before those of directories. Absolute.
 };
 
 /// What a search found, file by file and step by step.
 struct ScanReport {
   std::vector<SearchDirectory> directories;
   std::vector<FileReport> files;
+  RegistryOptions options;                ///< What counted: the host's options with what the environment says.
+  bool elevated = false;                  ///< The process has elevated rights, so the environment was not asked.
   std::filesystem::path cache_directory;  ///< Where results are kept; empty where none are.
   Reason cache;                           ///< `usable`, or why nothing could be read from it or written to it.
   std::filesystem::path probe_program;    ///< The helper program; empty where none is used.
@@ -142,7 +150,9 @@ struct ScanReport {
 /// Thread-safe. Loaded plugins stay in the process for its life.
 class FASTPATH_EXPORT PluginRegistry {
  public:
-  /// @throws Error(invalid_argument) if FASTPATH_PROBE is set to what is not a mode.
+  /// @throws Error(invalid_argument) if the environment sets an option to what is no value of it, or if `trust` is not
+  /// off and there is no list. A list that cannot be used is an error of the first call that looks for plugins:
+  /// Error(not_found), Error(io), or Error(bad_file) naming its line.
   explicit PluginRegistry(RegistryOptions options = {});
   ~PluginRegistry();
   PluginRegistry(const PluginRegistry&) = delete;

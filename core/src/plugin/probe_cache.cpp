@@ -40,20 +40,6 @@ constexpr std::int64_t kFineTick = 20'000'000, kCoarseTick = 2'000'000'000;
 
 std::string error_text(int code) { return std::error_code(code, std::generic_category()).message(); }
 
-class Descriptor {
- public:
-  explicit Descriptor(int value) noexcept : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return value_; }
-
- private:
-  int value_;
-};
-
 /// The first bytes of a file, at most `most`; empty if it cannot be read.
 std::string beginning(const char* path, std::size_t most) {
   const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));

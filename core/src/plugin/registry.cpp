@@ -18,6 +18,7 @@
 #include "probe.hpp"
 #include "probe_cache.hpp"
 #include "scan.hpp"
+#include "trust.hpp"
 
 namespace fastpath {
 namespace {
@@ -100,7 +101,8 @@ bool contains(const std::vector<DeviceKind>& kinds, DeviceKind kind) {
 
 class Registry final : public PluginRegistry::Impl {
  public:
-  explicit Registry(RegistryOptions options) : options_(std::move(options)), mode_(resolve(options_.probe)) {}
+  explicit Registry(RegistryOptions options)
+      : options_(plugin::with_environment(std::move(options))), mode_(resolve(options_.probe)) {}
 
   std::vector<SearchDirectory> search_path() const override {
     const std::lock_guard lock(mutex_);
@@ -120,6 +122,9 @@ class Registry final : public PluginRegistry::Impl {
     report.directories = directories_;
     report.files.reserve(entries_.size());
     for (const Entry& entry : entries_) report.files.push_back(report_of(entry));
+    report.options = options_;
+    report.options.probe = mode_;
+    report.elevated = plugin::is_elevated();
     report.probe_program = program_;
     report.probe = probe_reason_;
     report.cache = {ReasonCode::not_needed, no_cache()};
@@ -189,9 +194,8 @@ class Registry final : public PluginRegistry::Impl {
     FileReport report;
     report.plugin = entry.info;
     report.sha256 = entry.candidate.sha256;
-    report.trust = "unchecked";
+    report.trust = entry.candidate.trust;
     Steps steps(report);
-    steps.pass(Stage::directory);
     // What can be told without loading it.
     const plugin::Candidate& candidate = entry.candidate;
     if (candidate.state == PluginState::rejected) {
@@ -199,7 +203,12 @@ class Registry final : public PluginRegistry::Impl {
       return report;
     }
     steps.pass(Stage::metadata);
-    steps.skip(Stage::trust, {ReasonCode::not_needed, "no list of allowed plugins is looked at"});
+    if (candidate.trust == "unchecked") {
+      steps.skip(Stage::trust, {ReasonCode::not_needed, "no list of allowed plugins is looked at"});
+    } else {
+      steps.pass(Stage::trust, candidate.trust == "trusted" ? "in the list of allowed plugins"
+                                                            : "not in the list of allowed plugins");
+    }
     if (candidate.state != PluginState::usable) {
       steps.skip_rest(candidate.reason);
       return report;

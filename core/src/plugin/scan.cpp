@@ -12,12 +12,14 @@
 #include <array>
 #include <boost/dll/library_info.hpp>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <system_error>
 
 #include "fastpath/plugin.h"
 #include "sha256.hpp"
+#include "trust.hpp"
 
 namespace fastpath::plugin {
 namespace {
@@ -35,7 +37,7 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-SearchDirectory directory(const fs::path& path, std::string source) {
+SearchDirectory directory(const fs::path& path, std::string source, const OwnerRules& rules) {
   SearchDirectory result{path, std::move(source), false, {}};
   if (!path.is_absolute()) {
     // What a relative path means changes with the current directory, from where nothing may be loaded.
@@ -43,23 +45,30 @@ SearchDirectory directory(const fs::path& path, std::string source) {
                      fmt::format("'{}' is relative; search directories must be absolute", path.string())};
     return result;
   }
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) {
-    result.reason = errno == ENOENT || errno == ENOTDIR
-                        ? Reason{ReasonCode::no_directory, "the directory does not exist"}
-                        : Reason{ReasonCode::unreadable, error_text(errno)};
-    return result;
+  Located located = locate(path, rules);
+  result.exists = located.kind == Located::Kind::directory;
+  result.reason = std::move(located.reason);
+  if (located.kind == Located::Kind::file || result.reason.code == ReasonCode::not_a_file) {
+    result.reason = {ReasonCode::no_directory, "not a directory"};
   }
-  result.exists = S_ISDIR(status.st_mode);
-  result.reason = result.exists ? Reason{ReasonCode::usable, ""} : Reason{ReasonCode::no_directory, "not a directory"};
   return result;
 }
 
-void add_list(std::vector<SearchDirectory>& result, const std::string& list, const std::string& source) {
+/// A directory that somebody else than the owner of this process's rights named.
+SearchDirectory ignored(const fs::path& path, std::string source) {
+  return {path,
+          std::move(source),
+          false,
+          {ReasonCode::ignored_elevated, "not searched, because this process has elevated rights"}};
+}
+
+/// Calls `add` with each entry of a list of directories.
+template <class Add>
+void for_each_entry(const std::string& list, Add add) {
   for (std::size_t start = 0; start <= list.size();) {
     const std::size_t colon = std::min(list.find(':', start), list.size());
     // An empty entry means the current directory to some tools; here it means nothing.
-    if (colon > start) result.push_back(directory(list.substr(start, colon - start), source));
+    if (colon > start) add(fs::path(list.substr(start, colon - start)));
     start = colon + 1;
   }
 }
@@ -73,6 +82,13 @@ fs::path own_directory() {
   return error ? fs::path() : file.parent_path();
 }
 
+/// What a file is called where its metadata does not say it.
+std::string id_from(std::string_view name) {
+  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+  if (name.ends_with(kSuffix)) name.remove_suffix(kSuffix.size());
+  return std::string(name);
+}
+
 bool matches(const std::vector<std::string>& globs, const std::string& id) {
   return std::any_of(globs.begin(), globs.end(),
                      [&](const std::string& glob) { return ::fnmatch(glob.c_str(), id.c_str(), 0) == 0; });
@@ -83,22 +99,6 @@ FileIdentity identity_of(const struct stat& status) {
           std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec,
           std::int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec};
 }
-
-class Descriptor {
- public:
-  /// Does not wait for a writer if the path is a pipe.
-  explicit Descriptor(const fs::path& path)
-      : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return value_; }
-
- private:
-  int value_;
-};
 
 /// Boost.DLL must see the query function too: two readers that disagree about a file are a reason to leave it alone.
 Reason confirm_query_symbol(const fs::path& path) {
@@ -114,9 +114,8 @@ Reason confirm_query_symbol(const fs::path& path) {
 }
 
 /// Reads what a file is and says about itself.
-Examination read_object(int descriptor, std::uint64_t size, const fs::path& resolved) {
+Examination read_object(const ByteSource& file, const fs::path& resolved) {
   Examination result;
-  const FileSource file(descriptor, size);
   result.sha256 = sha256_of(file).value_or("");
   ObjectReport report = inspect_object(file);
   result.metadata = std::move(report.metadata);
@@ -125,42 +124,51 @@ Examination read_object(int descriptor, std::uint64_t size, const fs::path& reso
   return result;
 }
 
+/// What a symbolic link of the directory leads to; empty if it is none.
+std::string link_target(const Located& directory, const std::string& name) {
+  std::array<char, PATH_MAX> target;
+  const ssize_t size = ::readlinkat(directory.descriptor.get(), name.c_str(), target.data(), target.size());
+  return size < 0 ? std::string() : std::string(target.data(), static_cast<std::size_t>(size));
+}
+
 /// Looks at one file without loading it.
-Candidate examine(const fs::path& path, ExaminationMemo* memo) {
+/// @param directory  The one that it was found in, or null where it is named by its path.
+Candidate examine(const fs::path& path, const Located* directory, const OwnerRules& rules, ExaminationMemo* memo) {
   Candidate result;
   result.path = path;
   const std::string name = path.filename().string();
-  result.id = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  result.id = id_from(name);
   const auto refuse = [&](ReasonCode code, std::string text) {
     result.reason = {code, std::move(text)};
     return result;
   };
 
-  std::error_code error;
-  result.resolved = fs::canonical(path, error);
-  if (error) {
-    const fs::path target = fs::read_symlink(path, error);
-    if (!error) {
-      return refuse(ReasonCode::not_a_file,
-                    fmt::format("a symbolic link to '{}', which leads nowhere", target.string()));
+  Located file = directory != nullptr ? locate_in(*directory, name, rules) : locate(path, rules);
+  if (file.kind == Located::Kind::directory) return refuse(ReasonCode::not_a_file, "not a regular file");
+  if (file.kind == Located::Kind::nothing) {
+    const std::string target = directory == nullptr ? std::string() : link_target(*directory, name);
+    if (!target.empty() && file.reason.code == ReasonCode::no_directory) {
+      return refuse(ReasonCode::not_a_file, fmt::format("a symbolic link to '{}', which leads nowhere", target));
     }
-    return refuse(ReasonCode::unreadable, "the file cannot be resolved");
+    const bool known = file.reason.code == ReasonCode::not_a_file || file.reason.code == ReasonCode::relative_path;
+    return refuse(known ? file.reason.code : ReasonCode::unreadable, std::move(file.reason.text));
   }
-  const Descriptor file(result.resolved);
-  const int open_error = errno;
+  result.resolved = std::move(file.path);
   struct stat status {};
-  if (file.get() < 0) {
-    if (::stat(result.resolved.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-      return refuse(ReasonCode::not_a_file, "not a regular file");
-    }
-    return refuse(ReasonCode::unreadable, error_text(open_error));
-  }
-  if (::fstat(file.get(), &status) != 0) return refuse(ReasonCode::unreadable, error_text(errno));
-  if (!S_ISREG(status.st_mode)) return refuse(ReasonCode::not_a_file, "not a regular file");
+  if (::fstat(file.descriptor.get(), &status) != 0) return refuse(ReasonCode::unreadable, error_text(errno));
   result.identity = identity_of(status);
 
+  const FileSource bytes(file.descriptor.get(), result.identity.size);
+  if (!file.safe()) {
+    // Not of interest beyond what it says of itself.
+    result.metadata = inspect_object(bytes).metadata;
+    if (result.metadata) result.id = result.metadata->id;
+    result.unsafe_directory = file.unsafe_directory;
+    return refuse(file.reason.code, std::move(file.reason.text));
+  }
   const Examination* const known = memo == nullptr ? nullptr : memo->find(result.resolved, result.identity);
-  Examination found = known != nullptr ? *known : read_object(file.get(), result.identity.size, result.resolved);
+  Examination found = known != nullptr ? *known : read_object(bytes, result.resolved);
+  if (found.sha256.empty()) return refuse(ReasonCode::unreadable, "a part of it cannot be read");
   if (memo != nullptr && known == nullptr) memo->keep(result.resolved, result.identity, found);
   result.sha256 = std::move(found.sha256);
   result.metadata = std::move(found.metadata);
@@ -170,35 +178,40 @@ Candidate examine(const fs::path& path, ExaminationMemo* memo) {
   return result;
 }
 
-bool same_content(const Candidate& a, const Candidate& b) {
-  if (a.identity.size != b.identity.size) return false;
-  const Descriptor first(a.resolved);
-  const Descriptor second(b.resolved);
-  if (first.get() < 0 || second.get() < 0) return false;
-  const FileSource left(first.get(), a.identity.size);
-  const FileSource right(second.get(), b.identity.size);
-  std::vector<std::byte> x(1u << 16);
-  std::vector<std::byte> y(1u << 16);
-  for (std::uint64_t at = 0; at < a.identity.size; at += x.size()) {
-    const auto piece = static_cast<std::size_t>(std::min<std::uint64_t>(x.size(), a.identity.size - at));
-    if (!left.read(at, std::span(x).first(piece)) || !right.read(at, std::span(y).first(piece))) return false;
-    if (std::memcmp(x.data(), y.data(), piece) != 0) return false;
+/// Looks a file up in the list of allowed plugins.
+void check_trust(Candidate& candidate, const AllowList& allowed, const RegistryOptions& options) {
+  if (candidate.sha256.empty()) return;
+  if (allowed.contains(candidate.sha256)) {
+    candidate.trust = "trusted";
+    return;
   }
-  return true;
+  candidate.trust = "not_listed";
+  if (options.trust != TrustMode::require || candidate.state != PluginState::usable) return;
+  candidate.state = PluginState::rejected;
+  candidate.reason = {ReasonCode::untrusted,
+                      fmt::format("its SHA-256 {} is not in {}", candidate.sha256, options.allow_list.string())};
 }
 
 /// Names of the files in question, sorted. Tells in `reason` if the directory cannot be read.
-std::vector<std::string> list_files(const fs::path& path, Reason& reason) {
+std::vector<std::string> list_files(const Located& directory, Reason& reason) {
+  const int opened = ::openat(directory.descriptor.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opened < 0 ? nullptr : ::fdopendir(opened), ::closedir);
+  if (!stream) {
+    reason = {ReasonCode::unreadable, error_text(errno)};
+    if (opened >= 0) ::close(opened);
+    return {};
+  }
   std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator entry(path, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    std::string name = entry->path().filename().string();
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    std::string name = entry->d_name;
     if (name.size() > kPrefix.size() + kSuffix.size() && name.starts_with(kPrefix) && name.ends_with(kSuffix)) {
       names.push_back(std::move(name));
     }
   }
-  if (error) reason = {ReasonCode::unreadable, error.message()};
+  if (errno != 0) reason = {ReasonCode::unreadable, error_text(errno)};
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -211,7 +224,8 @@ Stage stage_of(const Candidate& candidate) {
     case ReasonCode::not_a_file:
     case ReasonCode::unsafe_owner:
     case ReasonCode::unsafe_mode:
-      return Stage::file;
+    case ReasonCode::relative_path:
+      return candidate.unsafe_directory ? Stage::directory : Stage::file;
     case ReasonCode::no_metadata:
     case ReasonCode::bad_metadata:
       return Stage::metadata;
@@ -236,46 +250,72 @@ std::optional<FileIdentity> identify(int descriptor) {
   return identity_of(status);
 }
 
-std::vector<SearchDirectory> search_path(const RegistryOptions& options) {
+std::vector<SearchDirectory> search_path(const RegistryOptions& options, bool elevated) {
   std::vector<SearchDirectory> result;
-  if (options.default_paths) {
-    if (const std::string only = environment("FASTPATH_PLUGIN_ONLY_PATH"); !only.empty()) {
-      add_list(result, only, "FASTPATH_PLUGIN_ONLY_PATH");
-      return result;
+  const OwnerRules rules = owner_rules(options.check_owner, options.allow_group_writable, elevated);
+  const auto add = [&](const fs::path& path, const char* source) { result.push_back(directory(path, source, rules)); };
+  const auto add_users = [&](const fs::path& path, const char* source) {
+    if (elevated) {
+      result.push_back(ignored(path, source));
+    } else {
+      add(path, source);
     }
+  };
+  const auto add_variable = [&](const char* name) {
+    for_each_entry(environment(name), [&](const fs::path& path) { add_users(path, name); });
+  };
+
+  if (options.default_paths && !environment("FASTPATH_PLUGIN_ONLY_PATH").empty()) {
+    add_variable("FASTPATH_PLUGIN_ONLY_PATH");
+    if (!elevated) return result;
   }
-  for (const fs::path& path : options.search_paths) result.push_back(directory(path, "api"));
+  for (const fs::path& path : options.search_paths) add(path, "api");
   if (!options.default_paths) return result;
-  add_list(result, environment("FASTPATH_PLUGIN_PATH"), "FASTPATH_PLUGIN_PATH");
+  add_variable("FASTPATH_PLUGIN_PATH");
   fs::path data = environment("XDG_DATA_HOME");
   // The base directory specification says that a relative value is invalid and must be ignored.
   if (!data.is_absolute()) {
     const fs::path home = environment("HOME");
     data = home.is_absolute() ? home / ".local/share" : fs::path();
   }
-  if (!data.empty()) result.push_back(directory(data / "fastpath/plugins", "user"));
-  if (const fs::path own = own_directory(); !own.empty()) {
-    result.push_back(directory(own / "fastpath/plugins", "library"));
-  }
-  result.push_back(directory(FASTPATH_SYSTEM_PLUGIN_DIR, "system"));
+  if (!data.empty()) add_users(data / "fastpath/plugins", "user");
+  if (const fs::path own = own_directory(); !own.empty()) add(own / "fastpath/plugins", "library");
+  add(FASTPATH_SYSTEM_PLUGIN_DIR, "system");
   return result;
 }
 
 std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const RegistryOptions& options,
-                            ExaminationMemo* memo) {
+                            ExaminationMemo* memo, bool elevated) {
+  const OwnerRules rules = owner_rules(options.check_owner, options.allow_group_writable, elevated);
+  AllowList allowed;
+  if (options.trust != TrustMode::off) {
+    allowed = AllowList::read(options.allow_list, rules);
+    memo = nullptr;  // what the list is about is read anew, whatever was kept
+  }
+
   std::vector<Candidate> result;
+  for (const fs::path& path : options.files) result.push_back(examine(path, nullptr, rules, memo));
   std::vector<FileIdentity> seen;
   for (SearchDirectory& directory : directories) {
     if (!directory.exists) continue;
-    // The library's own directory is often the system's: one place is read once.
-    const auto place = identify(directory.path);
-    if (place && std::any_of(seen.begin(), seen.end(), [&](const auto& other) { return other.same_file(*place); })) {
+    const Located place = locate(directory.path, rules);
+    struct stat status {};
+    if (place.kind != Located::Kind::directory || ::fstat(place.descriptor.get(), &status) != 0) {
+      directory.exists = false;
+      directory.reason = {ReasonCode::no_directory, "the directory went away"};
       continue;
     }
-    if (place) seen.push_back(*place);
-    for (const std::string& name : list_files(directory.path, directory.reason)) {
-      result.push_back(examine((directory.path / name).lexically_normal(), memo));
+    // The library's own directory is often the system's: one place is read once.
+    const FileIdentity identity = identity_of(status);
+    if (std::any_of(seen.begin(), seen.end(), [&](const auto& other) { return other.same_file(identity); })) continue;
+    seen.push_back(identity);
+    for (const std::string& name : list_files(place, directory.reason)) {
+      result.push_back(examine((directory.path / name).lexically_normal(), &place, rules, memo));
     }
+  }
+  for (Candidate& candidate : result) {
+    candidate.trust = "unchecked";
+    if (options.trust != TrustMode::off) check_trust(candidate, allowed, options);
   }
 
   for (std::size_t i = 0; i < result.size(); ++i) {
@@ -290,7 +330,7 @@ std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const Reg
       const Candidate& earlier = result[j];
       if (earlier.state != PluginState::usable) continue;
       const bool same_file = earlier.identity.same_file(candidate.identity);
-      if (same_file || (earlier.id == candidate.id && same_content(earlier, candidate))) {
+      if (same_file || earlier.sha256 == candidate.sha256) {
         candidate.state = PluginState::shadowed;
         candidate.reason = {
             ReasonCode::duplicate,

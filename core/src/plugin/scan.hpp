@@ -10,6 +10,7 @@
 
 #include "elf.hpp"
 #include "fastpath/registry.hpp"
+#include "ownership.hpp"
 
 namespace fastpath::plugin {
 
@@ -33,7 +34,9 @@ struct Candidate {
   FileIdentity identity;
   std::string id;  ///< From the metadata; the file name without prefix and suffix where there is none.
   std::optional<Metadata> metadata;
-  std::string sha256;  ///< 64 hexadecimal digits; empty where the content was not read.
+  std::string sha256;             ///< 64 hexadecimal digits; empty where the content was not read.
+  std::string trust;              ///< As in FileReport.
+  bool unsafe_directory = false;  ///< What is wrong is the owner or mode of a directory above it.
   /// `usable` with an empty text if the file may be loaded.
   PluginState state = PluginState::rejected;
   Reason reason;
@@ -58,15 +61,17 @@ class ExaminationMemo {
   virtual void keep(const std::filesystem::path& resolved, const FileIdentity& identity, const Examination& found) = 0;
 };
 
-/// Where plugins are looked for, in order. Reads the environment; creates nothing.
-std::vector<SearchDirectory> search_path(const RegistryOptions& options);
+/// Where plugins are looked for, in order. Reads the environment; creates nothing. In a process with elevated rights
+/// what the environment and the user's home name is listed as ignored_elevated.
+std::vector<SearchDirectory> search_path(const RegistryOptions& options, bool elevated = is_elevated());
 
-/// Every file of the directories in search order, each with what is known without loading it: rejected by its content,
-/// disabled, shadowed (a copy, or an id that came earlier), or `usable` so far.
-/// Notes in a directory's reason that it cannot be read.
+/// The files that the options name and every file of the directories in search order, each with what is known without
+/// loading it: rejected by its owner, its content or the list of allowed plugins, disabled, shadowed (a copy, or an id
+/// that came earlier), or `usable` so far. What is unsafe about a directory is the reason of each of its files.
 /// @param memo  Null: every file is read.
+/// Notes in a directory's reason that it cannot be read. @throws Error as AllowList::read() does.
 std::vector<Candidate> scan(std::vector<SearchDirectory>& directories, const RegistryOptions& options,
-                            ExaminationMemo* memo = nullptr);
+                            ExaminationMemo* memo = nullptr, bool elevated = is_elevated());
 
 /// Identity of what `path` names now, or nothing.
 std::optional<FileIdentity> identify(const std::filesystem::path& path);
