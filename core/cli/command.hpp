@@ -19,6 +19,7 @@ struct Command {
 };
 
 int run_list(const Arguments& arguments);
+int run_doctor(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_verify(const Arguments& arguments);

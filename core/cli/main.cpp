@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::array kCommands{
     Command{"list", "the plugins of this machine, and why one is not used", run_list},
+    Command{"doctor", "what is right and wrong here: every plugin, every step, what to do", run_doctor},
     Command{"explain", "which path each module of a model would take, and why", run_explain},
     Command{"eval", "energies, forces and stress of structures", run_eval},
     Command{"verify", "whether a plugin keeps its contract, or a model its physics", run_verify},
