@@ -1,48 +1,16 @@
 // fastpath_bench_dispatch: what choosing and calling kernels costs when they do nothing. README.md says how to read it.
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
+#include "count_allocations.hpp"
 #include "fastpath/context.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/fast_path.hpp"
 #include "harness.hpp"
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-void* counted(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  const std::size_t padded = (bytes + alignment) / alignment * alignment;
-  if (void* memory = std::aligned_alloc(alignment, padded)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-// Every allocation of C++ code in this process, the library's too, comes here.
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -166,9 +134,9 @@ int run(int argc, char** argv) {
   Subject subject(n_modules);
   for (int i = 0; i < 20; ++i) subject.evaluate(i);
   constexpr int kCounted = 1000;
-  const std::uint64_t before = allocations;
+  const std::uint64_t before = allocations();
   for (int i = 0; i < kCounted; ++i) subject.evaluate(i);
-  const std::uint64_t made = allocations - before;
+  const std::uint64_t made = allocations() - before;
   std::printf("%d modules, %d evaluations: %llu allocations\n", n_modules, kCounted,
               static_cast<unsigned long long>(made));
   if (check) return made == 0 ? 0 : 1;

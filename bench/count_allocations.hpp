@@ -1,0 +1,6 @@
+#pragma once
+
+#include <cstdint>
+
+/// Allocations of C++ code so far in this process, the library's too: linking this file replaces operator new.
+std::uint64_t allocations() noexcept;
