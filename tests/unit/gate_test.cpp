@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "dispatch/module_state.hpp"
@@ -14,6 +15,7 @@
 #include "fastpath/plugin.h"
 #include "fastpath/warning.hpp"
 #include "ops/make_op_module.hpp"
+#include "plugin/host.hpp"
 #include "support/lying_plugin.hpp"
 
 namespace fastpath {
@@ -138,9 +140,9 @@ TEST_F(Gate, AnotherBuildIsTriedAnew) {
   verify::GateStore store;
   int made = 0;
   const auto make = [&] { return verify::GateResult{++made == 1, true, "text"}; };
-  EXPECT_TRUE(store.result("a", make).passed);
-  EXPECT_TRUE(store.result("a", make).passed);
-  EXPECT_FALSE(store.result("b", make).passed);
+  EXPECT_TRUE(store.result("a", false, make).passed);
+  EXPECT_TRUE(store.result("a", false, make).passed);
+  EXPECT_FALSE(store.result("b", false, make).passed);
   EXPECT_EQ(made, 2);
   Liar old_build{.build = "1"}, new_build{.build = "2"};
   EXPECT_NE(test::LyingPlugin(cpu_ref(), old_build).build(), test::LyingPlugin(cpu_ref(), new_build).build());
@@ -151,11 +153,82 @@ TEST_F(Gate, AResultThatDoesNotLastIsForgotten) {
   verify::GateStore store;
   int made = 0;
   const auto make = [&] { return verify::GateResult{++made == 2, made == 2, ""}; };
-  EXPECT_FALSE(store.result("a", make).passed);
-  EXPECT_TRUE(store.result("a", make).passed);
+  EXPECT_FALSE(store.result("a", false, make).passed);
+  EXPECT_TRUE(store.result("a", false, make).passed);
   EXPECT_EQ(made, 2);
-  EXPECT_THROW(store.result("b", []() -> verify::GateResult { throw Error(ErrorCode::device_lost, "gone"); }), Error);
-  EXPECT_TRUE(store.result("b", [] { return verify::GateResult{true, true, ""}; }).passed);
+  EXPECT_THROW(store.result("b", false, []() -> verify::GateResult { throw Error(ErrorCode::device_lost, "gone"); }),
+               Error);
+  EXPECT_TRUE(store.result("b", false, [] { return verify::GateResult{true, true, ""}; }).passed);
+}
+
+class KeptGates : public testing::Test {
+ protected:
+  KeptGates() : directory_(std::filesystem::path(testing::TempDir()) / ("gates" + std::to_string(getpid()))) {
+    std::filesystem::remove_all(directory_);
+  }
+  ~KeptGates() override { std::filesystem::remove_all(directory_); }
+  /// How often a kernel is tried by another process that asks once.
+  int tries(const std::string& key, bool passes = true, bool keep = true) {
+    int count = 0;
+    verify::GateStore(directory_).result(key, keep, [&] {
+      ++count;
+      return verify::GateResult{passes, true, ""};
+    });
+    return count;
+  }
+  std::filesystem::path file() { return verify::GateArchive(directory_).file(); }
+  std::filesystem::path directory_;
+};
+
+TEST_F(KeptGates, WhatPassedIsNotTriedInTheNextProcess) {
+  EXPECT_EQ(tries("a"), 1);
+  EXPECT_EQ(tries("a"), 0);
+  EXPECT_EQ(tries("b"), 1);
+  EXPECT_EQ(tries("b"), 0);
+  EXPECT_EQ(tries("a"), 0);
+}
+
+TEST_F(KeptGates, WhatFailedOrIsNotNamedByItsContentIsTriedAgain) {
+  EXPECT_EQ(tries("a", false), 1);
+  EXPECT_EQ(tries("a", false), 1);
+  EXPECT_EQ(tries("b", true, false), 1);
+  EXPECT_EQ(tries("b", true, false), 1);
+}
+
+TEST_F(KeptGates, AFileThatIsTornForeignOrTooLongIsNotBelieved) {
+  EXPECT_EQ(tries("a"), 1);
+  std::filesystem::permissions(file(), std::filesystem::perms::others_write, std::filesystem::perm_options::add);
+  EXPECT_EQ(tries("a"), 1);
+  std::filesystem::permissions(file(), std::filesystem::perms::others_write, std::filesystem::perm_options::remove);
+  EXPECT_EQ(tries("a"), 0);
+  std::filesystem::resize_file(file(), 40);
+  EXPECT_EQ(tries("a"), 1);
+  std::filesystem::resize_file(file(), 2 << 20);
+  EXPECT_EQ(tries("a"), 1);
+  EXPECT_EQ(tries("a"), 0);
+  std::filesystem::remove(file());
+  std::filesystem::create_directory(file());
+  EXPECT_EQ(tries("a"), 1);
+  EXPECT_EQ(tries("a"), 1);
+}
+
+TEST_F(KeptGates, AContextKeepsThemInItsCacheDirectory) {
+  const auto evaluate = [&] {
+    Context c(
+        {.registry = {
+             .search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false, .cache_directory = directory_}});
+    const sdk::SphericalHarmonicsConfig config{2, true, sdk::Normalization::component};
+    const auto module = ops::make_op_module({"spherical_harmonics", 1, config.attributes().values()});
+    return select({{"sh", module.get()}}, UseFast::always, nullptr, Device::cpu(), DType::float64, 10, kPassesForces,
+                  &c)
+        .any_fast();
+  };
+  EXPECT_TRUE(evaluate());
+  ASSERT_TRUE(std::filesystem::exists(file()));
+  const auto size = std::filesystem::file_size(file());
+  EXPECT_EQ(size, 65u);
+  EXPECT_TRUE(evaluate());
+  EXPECT_EQ(std::filesystem::file_size(file()), size);
 }
 
 TEST_F(Gate, ManyThreadsThatAskAtOnceTryOnce) {
@@ -166,7 +239,7 @@ TEST_F(Gate, ManyThreadsThatAskAtOnceTryOnce) {
     threads.emplace_back([&] {
       for (int k = 0; k < 50; ++k) {
         const std::string key = std::to_string(k);
-        EXPECT_TRUE(store.result(key, [&] { return verify::GateResult{++made > 0, true, ""}; }).passed);
+        EXPECT_TRUE(store.result(key, false, [&] { return verify::GateResult{++made > 0, true, ""}; }).passed);
       }
     });
   }
@@ -609,6 +682,27 @@ TEST_F(Failing, ComparisonWorksOnADeviceAndInFloat32AndFindsNothingInGoodKernels
     }
   }
   EXPECT_TRUE(warnings.empty()) << warnings[0].text;
+}
+
+TEST(Host, TakesThreadsLogAndConfigurationFromAContext) {
+  std::vector<std::string> lines;
+  const Context context(
+      {.registry = {.default_paths = false},
+       .threads = 3,
+       .log = [&](std::int32_t level,
+                  std::string_view text) { lines.push_back(std::to_string(level) + " " + std::string(text)); },
+       .plugin_configuration = {{"gate_test.key", "value"}}});
+  const fp_host& host = plugin::host_table();
+  EXPECT_EQ(host.thread_budget(host.context), 3);
+  host.log(host.context, FP_LOG_WARNING, "careful", 7);
+  EXPECT_THAT(lines, testing::ElementsAre("2 careful"));
+  const char* value = nullptr;
+  std::uint64_t size = 0;
+  EXPECT_EQ(host.lookup(host.context, "gate_test.key", 13, &value, &size), 1);
+  EXPECT_EQ(std::string(value, size), "value");
+  plugin::set_log_sink({});
+  plugin::set_thread_budget(0);
+  plugin::set_configuration("gate_test.key", std::nullopt);
 }
 
 TEST(Shadow, TheVariableIsANumberOrAnError) {

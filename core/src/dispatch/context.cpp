@@ -11,6 +11,7 @@
 #include "dispatch/context_impl.hpp"
 #include "fastpath/error.hpp"
 #include "plugin/host.hpp"
+#include "plugin/probe_cache.hpp"
 
 namespace fastpath {
 namespace {
@@ -45,6 +46,12 @@ std::uint64_t shadow_period(int requested) {
   return period;
 }
 
+/// Where what passed the gate is kept: beside what the registry keeps. A registry that is shared is its maker's.
+std::filesystem::path cache_directory(const ContextOptions& options) {
+  if (options.shared_registry || !options.registry.use_cache) return {};
+  return options.registry.cache_directory.empty() ? plugin::user_cache_directory() : options.registry.cache_directory;
+}
+
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -53,7 +60,8 @@ std::uint64_t next_id() {
 }  // namespace
 
 Context::Impl::Impl(ContextOptions options)
-    : registry(options.shared_registry ? std::move(options.shared_registry)
+    : gates(cache_directory(options)),
+      registry(options.shared_registry ? std::move(options.shared_registry)
                                        : std::make_shared<PluginRegistry>(std::move(options.registry))),
       threads(thread_budget(options.threads)),
       gate(options.gate),

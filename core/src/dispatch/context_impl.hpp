@@ -25,11 +25,11 @@ class Context::Impl {
   /// @throws Error(invalid_argument) for a negative number, or a FASTPATH_SHADOW that is none.
   explicit Impl(ContextOptions options);
 
+  verify::GateStore gates;
   const std::shared_ptr<PluginRegistry> registry;
   const int threads;
   const bool gate;
   const std::uint64_t id;  ///< Of this context alone, in this process: addresses are used again.
-  verify::GateStore gates;
 
   /// Changes whenever a decision made before may have to be another one: a kernel failed, was taken out, its device was
   /// lost, the process was forked. Selections that were kept are good only for the epoch they were made in.

@@ -35,7 +35,8 @@ struct FastPathModule::State {
     std::uint32_t passes = 0;
     std::string key;                 // identifies it among the failures of a context
     std::string gate_key;            // and among the results of its gate; empty where it is off
-    std::uint64_t gate_context = 0;  // whose gate it has passed
+    std::uint64_t gate_context = 0;  // whose gate it has passed,
+    std::uint64_t gate_version = 0;  // with the constants of this version of the parameters
     std::uint32_t unverified = 0;    // passes whose first call is compared: of ops that fastpath has no schema of
     std::vector<Tensor> parameters;  // where the kernel reads them
     std::uint64_t bound_version = 0;

@@ -134,17 +134,24 @@ std::shared_ptr<plugin::OpenDevice> open(plugin::LoadedPlugin& plugin, const Set
 /// Lets a kernel show that it agrees with the reference, once per process. False, with a reason, if it does not.
 bool verified(FastPathModule& module, State::Slot& slot, const Setting& s, Support& support) {
   Context::Impl& context = s.context.impl();
-  if (!context.gate || slot.gate_context == context.id) return true;
+  const std::uint64_t version = module.state().version();
+  if (!context.gate || (slot.gate_context == context.id && slot.gate_version == version)) return true;
   const auto refuse = [&](const std::string& text) {
     support.blocked(ReasonCode::not_verified, text);
     return false;
   };
-  slot.gate_key = verify::gate_key(module, *slot.plugin, slot.key, s.dtype, s.passes);
+  // Other parameters do not matter, unless they are constants: those are part of the key.
+  std::string key = verify::gate_key(module, *slot.plugin, slot.device->info(), slot.key, s.dtype, s.passes);
+  const bool again = slot.gate_context == context.id && slot.gate_key == key;
+  slot.gate_key = std::move(key);
+  slot.gate_version = version;
+  if (again) return true;
   if (verify::has_schema(module.op())) {
     verify::GateResult result;
     try {
-      result = context.gates.result(
-          slot.gate_key, [&] { return verify::try_kernel(module, *slot.kernel, *slot.device, s.dtype, s.passes); });
+      result = context.gates.result(slot.gate_key, slot.plugin->build_is_content(), [&] {
+        return verify::try_kernel(module, *slot.kernel, *slot.device, s.dtype, s.passes);
+      });
     } catch (const Error& error) {
       if (error.code() == ErrorCode::device_lost) throw;
       result.text = fmt::format("could not be tried: {}", error.what());
@@ -272,9 +279,11 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
 
 /// Why a kernel is known not to agree with the reference, if it is.
 std::optional<Reason> failed_gate(const FastPathModule& module, const State::Answer& answer, DType dtype, Passes passes,
-                                  Context& context) {
-  if (!context.impl().gate) return std::nullopt;
-  const auto known = context.impl().gates.find(verify::gate_key(module, *answer.plugin, answer.key, dtype, passes));
+                                  const Device& device, Context& context) {
+  const DeviceInfo* info = answer.plugin->find_device(device);
+  if (!context.impl().gate || info == nullptr) return std::nullopt;
+  const auto known =
+      context.impl().gates.find(verify::gate_key(module, *answer.plugin, *info, answer.key, dtype, passes));
   if (!known || known->passed) return std::nullopt;
   return Reason{ReasonCode::not_verified, known->text};
 }
@@ -363,7 +372,7 @@ Support FastPathModule::fast_supported(const Device& device, DType dtype, Passes
     if (support) {
       std::optional<Reason> out = used.impl().taken_out(answer.key);
       if (!out) out = used.impl().lost(answer.plugin->info().id, device);
-      if (!out) out = failed_gate(*this, answer, dtype, passes, used);
+      if (!out) out = failed_gate(*this, answer, dtype, passes, device, used);
       if (!out) return Support::yes();
       support.blocked(out->code, out->text);
     }

@@ -33,6 +33,10 @@ std::unique_ptr<OpModule> radial_basis(const sdk::RadialBasisConfig& config) {
   std::iota(atomic_numbers.begin(), atomic_numbers.end(), 1);
   auto module = std::make_unique<RadialBasisModule>(config, atomic_numbers);
   module->buffer("bessel_fn.prefactor").data<double>()[0] = config.prefactor;
+  if (!config.frequencies.empty()) {
+    std::copy(config.frequencies.begin(), config.frequencies.end(),
+              module->buffer("bessel_fn.bessel_weights").data<double>());
+  }
   if (config.transform != sdk::DistanceTransform::none) {
     double* table = module->buffer("distance_transform.covalent_radii").data<double>();
     std::copy(config.species_radii.begin(), config.species_radii.end(), table + 1);
@@ -148,7 +152,10 @@ std::unique_ptr<OpModule> make_op_module(const OpSpec& spec) {
   if (!module) {
     throw Error(ErrorCode::unsupported, fmt::format("op '{}' version {} has no reference here", spec.id, spec.version));
   }
-  if (!(sdk::Attributes(module->op().config) == attributes)) {
+  OpConfig made = module->op().config;
+  // A module always states its frequencies; a configuration may leave them to the parameters.
+  if (!attributes.has("frequencies")) made.erase("frequencies");
+  if (!(sdk::Attributes(std::move(made)) == attributes)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: the configuration has attributes or values beyond its schema", spec.id));
   }

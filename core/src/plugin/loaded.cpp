@@ -130,11 +130,13 @@ class Loaded final : public LoadedPlugin {
   Loaded(PluginTables tables, PluginInfo info, const std::string& sha256)
       : tables_(std::move(tables)),
         info_(std::move(info)),
+        has_content_(!sha256.empty()),
         build_(fmt::format("{}/{}/{}/{}/{}", info_.id, info_.version, info_.build_tag, tables_.plugin.numerics_version,
                            sha256)) {}
 
   const PluginInfo& info() const noexcept override { return info_; }
   std::string build() const override { return build_; }
+  bool build_is_content() const noexcept override { return has_content_; }
   const DeviceInfo* find_device(const Device& device) const noexcept override {
     const auto found = std::find_if(info_.devices.begin(), info_.devices.end(),
                                     [&](const DeviceInfo& candidate) { return candidate.device == device; });
@@ -146,6 +148,7 @@ class Loaded final : public LoadedPlugin {
  private:
   PluginTables tables_;
   PluginInfo info_;
+  const bool has_content_;
   const std::string build_;
   std::mutex mutex_;
   std::condition_variable opened_;

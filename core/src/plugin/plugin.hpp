@@ -79,6 +79,8 @@ class LoadedPlugin {
   virtual const PluginInfo& info() const noexcept = 0;
   /// Tells this build from every other one: results of the gate are kept by it.
   virtual std::string build() const { return info().id + "/" + info().version + "/" + info().build_tag; }
+  /// True if build() names the content of the file, and so holds for other processes too.
+  virtual bool build_is_content() const noexcept { return false; }
   /// The device of this plugin that is the asked one, or null.
   virtual const DeviceInfo* find_device(const Device& device) const noexcept = 0;
   /// All blockers, or yes with traits. Validates the answer (reason bad_answer).

@@ -14,8 +14,8 @@ namespace fastpath::verify {
 bool has_schema(const OpSpec& op);
 
 /// Everything a result of the gate depends on. `kernel` names plugin, op, configuration, device and dtype.
-std::string gate_key(const FastPathModule& module, const plugin::LoadedPlugin& plugin, const std::string& kernel,
-                     DType dtype, Passes passes);
+std::string gate_key(const FastPathModule& module, const plugin::LoadedPlugin& plugin, const DeviceInfo& device,
+                     const std::string& kernel, DType dtype, Passes passes);
 
 /// Tries a kernel in all of `passes` on inputs that the core makes, within the sizes that it takes. The kernel is bound
 /// to parameters of the trial and has to be bound anew afterwards.

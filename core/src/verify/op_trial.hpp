@@ -119,6 +119,6 @@ inline constexpr double kMaxPromise64 = 1e-12, kMaxPromise32 = 1e-5;
 /// How far a float32 kernel may be off in units of the float32 reference's own error.
 inline constexpr double kReferenceErrors = 4;
 /// Where a result is ill-conditioned: how far it may be off in units of what one rounding of every input changes.
-inline constexpr double kRoundings = 4;
+inline constexpr double kRoundings = 8;
 
 }  // namespace fastpath::verify
