@@ -148,6 +148,7 @@ class List(support.ProgramTest):
         self.assertEqual((plugin["state"], plugin["trust"]), ("usable", "unchecked"))
 
     def testAListOfAllowedPluginsThatCannotBeUsedIsAnErrorNamingItsLine(self):
+        self.env.pop("FASTPATH_CHECK_OWNER", None)
         trust = ["list", "--trust", "require", "--allow-list"]
         self.fail_with("not_found", *trust, "absent", naming=[self.folder / "absent"])
         malformed = self.file("malformed", "# a comment\n\nfastpath_cpu_ref.so\n")
