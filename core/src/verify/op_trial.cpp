@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -15,6 +14,7 @@
 #include "fastpath/plugin.h"
 #include "fastpath/sdk/attributes.hpp"
 #include "verify/measure.hpp"
+#include "verify/op_problem.hpp"
 
 namespace fastpath::verify {
 namespace {
@@ -22,115 +22,6 @@ namespace {
 constexpr std::size_t kGuard = 256;      // bytes around an output that must stay as they are
 constexpr unsigned char kPoison = 0xff;  // as the bytes of a real number: a NaN that no arithmetic makes
 constexpr unsigned char kFence = 0xa5;
-
-/// splitmix64, so that a seed means the same everywhere.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  double uniform(double low, double high) {
-    return low + (high - low) * (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53;
-  }
-  double normal() { return std::sqrt(-2 * std::log(uniform(0, 1))) * std::cos(2 * M_PI * uniform(0, 1)); }
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
-
- private:
-  std::uint64_t state_;
-};
-
-Tensor normal(Random& random, Shape shape, double scale) {
-  Tensor result = Tensor::empty(std::move(shape), DType::float64);
-  for (double& value : result.span<double>()) value = scale * random.normal();
-  return result;
-}
-
-OpGraph make_graph(Random& random, const TrialShape& shape, std::int64_t n_species) {
-  std::vector<std::int32_t> sender, receiver, numbers;
-  std::vector<double> shift, positions;
-  const std::int64_t nodes = shape.n_nodes, receivers = shape.n_receivers;
-  const std::int64_t first_sender = shape.isolated && nodes > 1 ? 1 : 0;
-  const std::int64_t last_receiver = shape.isolated && receivers > 1 ? receivers - 1 : receivers;
-  for (std::int64_t n = 0; n < nodes; ++n) {
-    numbers.push_back(static_cast<std::int32_t>(1 + random.below(n_species)));
-    for (int axis = 0; axis < 3; ++axis) positions.push_back(random.uniform(0, 6));
-  }
-  for (std::int64_t e = 0; e < shape.n_edges; ++e) {
-    if (shape.duplicates && e % 5 == 4) {
-      sender.push_back(sender.back());
-      receiver.push_back(receiver.back());
-      shift.insert(shift.end(), {shift[shift.size() - 3], shift[shift.size() - 2], shift[shift.size() - 1]});
-      continue;
-    }
-    sender.push_back(static_cast<std::int32_t>(first_sender + random.below(nodes - first_sender)));
-    receiver.push_back(static_cast<std::int32_t>(random.below(last_receiver)));
-    // An atom is its own neighbour only through a periodic image.
-    for (int axis = 0; axis < 3; ++axis) shift.push_back(sender.back() == receiver.back() ? 4.0 + axis : 0.0);
-  }
-  HostEdges edges;
-  edges.atomic_numbers = numbers;
-  edges.positions = positions;
-  edges.n_local = receivers;
-  edges.sender = Tensor::from<std::int32_t>({shape.n_edges}, sender);
-  edges.receiver = Tensor::from<std::int32_t>({shape.n_edges}, receiver);
-  edges.shift = Tensor::from<double>({shape.n_edges, 3}, shift);
-  const Tensor species = Tensor::empty({nodes}, DType::int32);
-  for (std::size_t n = 0; n < numbers.size(); ++n) species.data<std::int32_t>()[n] = numbers[n] - 1;
-  return OpGraph::from(Graph::from_edges(edges), species, n_species, receivers);
-}
-
-/// Terms of the longest sum into one element of any tensor of an op, roughly and not too few.
-double longest_sum(const OpSpec& spec, const TrialShape& shape) {
-  const sdk::Attributes attributes(spec.config);
-  const auto rows = static_cast<double>(shape.n_rows), edges = static_cast<double>(shape.n_edges);
-  if (spec.id == sdk::RadialMlpConfig::kOp) {
-    double most = rows;
-    for (const std::int64_t width : sdk::RadialMlpConfig::from(attributes).widths) {
-      most = std::max(most, static_cast<double>(width));
-    }
-    return most;
-  }
-  if (spec.id == sdk::IrrepsLinearConfig::kOp) {
-    const auto config = sdk::IrrepsLinearConfig::from(attributes);
-    return std::max({rows, static_cast<double>(config.in.dim()), static_cast<double>(config.out.dim())});
-  }
-  if (spec.id == sdk::SpeciesLinearConfig::kOp) {
-    const auto config = sdk::SpeciesLinearConfig::from(attributes);
-    return std::max({rows, static_cast<double>(config.in.dim()), static_cast<double>(config.out.dim())});
-  }
-  if (spec.id == sdk::ConvTensorProductConfig::kOp) {
-    const auto config = sdk::ConvTensorProductConfig::from(attributes);
-    std::map<std::size_t, double> into_out, from_in, from_edge;
-    double most = 0;
-    for (const auto& path : config.instructions) {
-      const double a = 2 * config.in[path.in].ir.l + 1, b = 2 * config.edge[path.edge].ir.l + 1,
-                   c = 2 * config.out[path.out].ir.l + 1, channels = static_cast<double>(config.in[path.in].mul);
-      into_out[path.out] += 2 * edges * std::min(a, b);
-      from_in[path.in] += 2 * edges * std::min(b, c);
-      from_edge[path.edge] += 2 * channels * std::min(a, c);
-      most = std::max(most, a * b);
-    }
-    for (const auto* sums : {&into_out, &from_in, &from_edge}) {
-      for (const auto& [block, terms] : *sums) most = std::max(most, terms);
-    }
-    return most;
-  }
-  if (spec.id == sdk::SymmetricContractionConfig::kOp) {
-    const auto config = sdk::SymmetricContractionConfig::from(attributes);
-    double monomials = 0, count = 1, components = 0;
-    for (int nu = 1; nu <= config.correlation; ++nu) {
-      count *= static_cast<double>(config.dim + nu - 1) / nu;
-      monomials += count;
-    }
-    for (const int l : config.targets) components += 2 * l + 1;
-    return std::max(monomials * components, rows);
-  }
-  return edges;
-}
 
 std::string pass_name(Pass pass) { return fastpath::to_string(Passes(pass)); }
 
@@ -205,22 +96,6 @@ std::int64_t count_unwritten(const T* values, std::int64_t n) {
   return count;
 }
 
-/// Tensors of a problem in one dtype.
-struct Side {
-  std::vector<Tensor> inputs, inputs_t, parameters, parameters_t, grad_outputs, grad_outputs_t;
-  Side to(DType dtype) const {
-    const auto convert = [&](const std::vector<Tensor>& list) {
-      std::vector<Tensor> result;
-      for (const Tensor& tensor : list) {
-        result.push_back(tensor.defined() && is_floating(tensor.dtype()) ? tensor.to(dtype) : tensor);
-      }
-      return result;
-    };
-    return {convert(inputs),       convert(inputs_t),     convert(parameters),
-            convert(parameters_t), convert(grad_outputs), convert(grad_outputs_t)};
-  }
-};
-
 }  // namespace
 
 std::string_view to_string(Fault fault) noexcept {
@@ -286,14 +161,12 @@ Request inputs_only(const sdk::Signature& signature) {
   return request;
 }
 
-struct OpTrial::Impl {
+struct OpTrial::Impl : Problem {
+  Impl(FastPathModule& reference, DType type, const TrialShape& size, std::uint64_t seed)
+      : Problem(draw_problem(reference, type, size, seed)), module(reference), dtype(type) {}
+
   FastPathModule& module;
   DType dtype;
-  TrialShape shape;
-  sdk::Signature signature;
-  double terms = 0;
-  OpGraph graph;
-  Side given, exact;  // in the dtype of the trial; the same values in float64
   struct Results {
     std::vector<Tensor> reference, truth;
     std::vector<std::vector<Tensor>> moved;  // truth, with every input moved a little; made when it is needed
@@ -302,130 +175,6 @@ struct OpTrial::Impl {
 
   std::vector<Read> bound;
   double promised = 0;
-
-  std::int64_t rows(sdk::Axis axis) const {
-    switch (axis) {
-      case sdk::Axis::edges:
-        return shape.n_edges;
-      case sdk::Axis::nodes:
-        return shape.n_nodes;
-      case sdk::Axis::receivers:
-        return shape.n_receivers;
-      case sdk::Axis::rows:
-        return shape.n_rows;
-      case sdk::Axis::none:
-        break;
-    }
-    return -1;
-  }
-  Shape shape_of(const sdk::Argument& argument) const {
-    Shape result;
-    if (argument.axis != sdk::Axis::none) result.push_back(rows(argument.axis));
-    result.insert(result.end(), argument.trailing.begin(), argument.trailing.end());
-    return result;
-  }
-
-  Impl(FastPathModule& reference, DType type, TrialShape size, std::uint64_t seed)
-      : module(reference), dtype(type), shape(std::move(size)) {
-    const OpSpec& spec = module.op();
-    if (shape.n_nodes < 0 || shape.n_receivers < 0 || shape.n_receivers > shape.n_nodes || shape.n_edges < 0 ||
-        shape.n_rows < 0 || (shape.n_edges > 0 && shape.n_receivers == 0) || !is_floating(dtype)) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("a trial of {} nodes, {} receivers, {} edges and {} rows in {}", shape.n_nodes,
-                              shape.n_receivers, shape.n_edges, shape.n_rows, fastpath::to_string(dtype)));
-    }
-    const sdk::Attributes attributes(spec.config);
-    std::optional<sdk::Signature> found;
-    try {
-      found = sdk::signature_of(spec.id, spec.version, attributes);
-    } catch (const sdk::ConfigError& error) {
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", spec.id, error.what()));
-    }
-    if (!found) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("op '{}' version {} has no schema to draw inputs from", spec.id, spec.version));
-    }
-    signature = std::move(*found);
-    terms = longest_sum(spec, shape);
-    draw(seed, spec, attributes);
-  }
-
-  void draw(std::uint64_t seed, const OpSpec& spec, const sdk::Attributes& attributes) {
-    Random random(seed);
-    std::int64_t n_species = 3;
-    double r_max = 0;
-    if (attributes.has("n_species")) n_species = attributes.integer("n_species");
-    if (spec.id == sdk::RadialBasisConfig::kOp) {
-      const auto config = sdk::RadialBasisConfig::from(attributes);
-      r_max = config.r_max;
-      if (!config.species_radii.empty()) n_species = static_cast<std::int64_t>(config.species_radii.size());
-    }
-    // Graphs have species by atomic number.
-    graph = make_graph(random, shape, std::min<std::int64_t>(n_species, 118));
-    Side side;
-    for (const sdk::Argument& argument : signature.inputs) {
-      const Shape sizes = shape_of(argument);
-      if (!argument.real) {
-        Tensor indices = Tensor::empty(sizes, DType::int32);
-        if (argument.axis == sdk::Axis::nodes) {
-          indices = graph.species;
-        } else {
-          for (auto& value : indices.span<std::int32_t>()) value = static_cast<std::int32_t>(random.below(n_species));
-        }
-        side.inputs.push_back(indices);
-        side.inputs_t.emplace_back();
-        continue;
-      }
-      Tensor values = normal(random, sizes, shape.scale);
-      const auto elements = values.span<double>();
-      if (spec.id == sdk::RadialBasisConfig::kOp) {
-        for (double& length : elements) length = r_max * random.uniform(0.08, 0.99);
-        // A host's list may have edges beyond the cutoff: they contribute nothing.
-        if (elements.size() > 4) elements[3] = 1.02 * r_max;
-      }
-      if (spec.id == sdk::SphericalHarmonicsConfig::kOp) {
-        for (std::size_t i = 0; i + 3 <= elements.size(); i += 3) {
-          const double norm = std::hypot(elements[i], elements[i + 1], elements[i + 2]);
-          const double length = shape.scale * random.uniform(0.5, 3.0);
-          for (std::size_t k = 0; k < 3; ++k) elements[i + k] *= length / norm;
-        }
-      }
-      side.inputs.push_back(values);
-      side.inputs_t.push_back(argument.differentiable ? normal(random, sizes, 1) : Tensor());
-    }
-    const std::vector<Tensor>& own = module.op_parameters(dtype);
-    for (std::size_t i = 0; i < signature.parameters.size(); ++i) {
-      const sdk::Argument& argument = signature.parameters[i];
-      if (i >= own.size() || !own[i].defined()) {
-        side.parameters.emplace_back(), side.parameters_t.emplace_back();
-        continue;
-      }
-      if (!argument.differentiable) {
-        side.parameters.push_back(own[i].to(DType::float64));
-        side.parameters_t.emplace_back();
-        continue;
-      }
-      Tensor values = normal(random, shape_of(argument), 1);
-      if (spec.id == sdk::RadialBasisConfig::kOp) {
-        // The same numbers as in the configuration: a kernel may read either.
-        const auto config = sdk::RadialBasisConfig::from(attributes);
-        std::size_t n = 0;
-        for (double& weight : values.span<double>()) {
-          const double plain = static_cast<double>(n + 1) * M_PI / r_max * (1 + 0.01 * weight);
-          weight = config.frequencies.empty() ? plain : config.frequencies[n];
-          ++n;
-        }
-      }
-      side.parameters.push_back(values);
-      side.parameters_t.push_back(normal(random, shape_of(argument), 1));
-    }
-    for (const sdk::Argument& argument : signature.outputs) {
-      side.grad_outputs.push_back(normal(random, shape_of(argument), 1));
-      side.grad_outputs_t.push_back(normal(random, shape_of(argument), 1));
-    }
-    given = side.to(dtype);
-    exact = given.to(DType::float64);
-  }
 
   /// Without a graph nobody could tell how many nodes there are.
   bool needs_graph() const {
