@@ -98,5 +98,40 @@ class Verify(ProgramTest):
         self.assertRegex(result.out, r"net_force +passed")
 
 
+class ConformanceProgram(ProgramTest):
+    """What vendors have where there is only the SDK."""
+
+    def setUp(self):
+        super().setUp()
+        self.program = pathlib.Path(self.program).with_name("fastpath-conformance")
+        self.cpu_ref = self.plugins / "fastpath_cpu_ref.so"
+        self.lying = pathlib.Path(os.environ["FASTPATH_TEST_LYING"])
+
+    def testNamesWhatIsWrongWithItsArgumentsAndChecksNothing(self):
+        for arguments, naming in (((), "no plugin is named"),
+                                  ((self.folder / "none.so",), f"{self.folder / 'none.so'}: there is no such file"),
+                                  ((self.cpu_ref, "--only", "nothing.*"), "--only: no check of that name"),
+                                  ((self.cpu_ref, "--seed", "abc"), "--seed: 'abc' is not a whole number"),
+                                  ((self.cpu_ref, "--seed"), "--seed needs a value"),
+                                  ((self.cpu_ref, "--timeout", "0"), "--timeout: '0' is not"),
+                                  ((self.cpu_ref, "--quik"), "there is no option '--quik'"),
+                                  ((self.cpu_ref, self.cpu_ref), "one plugin at a time")):
+            with self.subTest(naming):
+                result = self.run_program(*arguments)
+                self.assertEqual((result.status, result.out), (2, ""))
+                self.assertIn(f"fastpath-conformance: error: {naming}", result.err)
+
+    def testHelpTeaches(self):
+        text = self.succeed("--help").out
+        for word in ("Usage:", "Example:", "Exit status:", "--only", "--seed", "--quick", "--large", "--list"):
+            self.assertIn(word, text)
+
+    def testALieIsStatusOneAndTheObligationIsNamed(self):
+        result = self.run_program(self.lying / "fastpath_lying_writes_past_the_end.so", "--only", "kernels.guards")
+        self.assertEqual(result.status, 1, result.err)
+        self.assertIn("P-57 in: ", result.out)
+        self.assertIn("0 passed, 1 failed, 0 skipped", result.out)
+
+
 if __name__ == "__main__":
     main()

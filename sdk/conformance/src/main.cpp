@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -12,8 +12,31 @@
 namespace fastpath::conformance {
 namespace {
 
-constexpr const char* kUsage =
-    "Usage: %s PLUGIN.so [--only GLOB]... [--seed N] [--timeout SECONDS] [--quick] [--large] [--list]\n";
+constexpr const char* kHelp = R"(Usage: fastpath-conformance PLUGIN.so [OPTIONS]
+Checks that a plugin keeps its contract (plugin-contract.md), each check in a process of its own.
+
+  --only GLOB        only checks whose name or obligation matches; may be repeated
+  --list             print name, obligation and statement of every check
+  --seed N           of everything that is drawn, 0 to 2^64 - 1; repeats a failure
+  --timeout SECONDS  of one check
+  --quick            fewer cases
+  --large            with the check that needs 12 GiB of memory
+
+Example: fastpath-conformance build/fastpath_acme.so --only 'kernels.*'
+Exit status: 0 if no check failed, 1 if one did, 2 for wrong usage or no such file.
+)";
+
+int misused(const std::string& what) {
+  std::fprintf(stderr, "fastpath-conformance: error: %s; --help shows what there is\n", what.c_str());
+  return 2;
+}
+
+/// A number that is all of the text.
+template <class T>
+bool read_number(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 std::string own_path() {
   std::array<char, 4096> buffer{};
@@ -27,35 +50,36 @@ int main(int argc, char** argv) {
   Options options;
   std::string worker;
   bool list = false;
-  const std::string program = argc > 0 ? argv[0] : "conformance";
-  std::vector<std::string> own_arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool takes = word == "--only" || word == "--seed" || word == "--timeout" || word == "--worker";
     const std::string value = takes && i + 1 < argc ? argv[i + 1] : "";
-    if (takes && ++i >= argc) {
-      std::fprintf(stderr, kUsage, program.c_str());
-      return 2;
-    }
-    if (word == "--only")
+    if (takes && ++i >= argc) return misused(word + " needs a value");
+    if (word == "--help" || word == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    } else if (word == "--only") {
       options.only.push_back(value);
-    else if (word == "--seed")
-      options.seed = std::strtoull(value.c_str(), nullptr, 10);
-    else if (word == "--timeout")
-      options.timeout = std::strtod(value.c_str(), nullptr);
-    else if (word == "--worker")
+    } else if (word == "--seed") {
+      if (!read_number(value, options.seed)) return misused("--seed: '" + value + "' is not a whole number");
+    } else if (word == "--timeout") {
+      if (!read_number(value, options.timeout) || !(options.timeout > 0)) {
+        return misused("--timeout: '" + value + "' is not a number of seconds above 0");
+      }
+    } else if (word == "--worker") {
       worker = value;
-    else if (word == "--quick")
+    } else if (word == "--quick") {
       options.quick = true;
-    else if (word == "--large")
+    } else if (word == "--large") {
       options.large = true;
-    else if (word == "--list")
+    } else if (word == "--list") {
       list = true;
-    else if (options.plugin.empty() && word.rfind("--", 0) != 0)
+    } else if (word.rfind("-", 0) == 0) {
+      return misused("there is no option '" + word + "'");
+    } else if (options.plugin.empty()) {
       options.plugin = word;
-    else {
-      std::fprintf(stderr, kUsage, program.c_str());
-      return 2;
+    } else {
+      return misused("one plugin at a time: '" + options.plugin + "' and '" + word + "'");
     }
   }
   if (list) {
@@ -64,10 +88,8 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  if (options.plugin.empty()) {
-    std::fprintf(stderr, kUsage, program.c_str());
-    return 2;
-  }
+  if (options.plugin.empty()) return misused("no plugin is named");
+  if (::access(options.plugin.c_str(), F_OK) != 0) return misused(options.plugin + ": there is no such file");
   if (!worker.empty()) return run_worker(options, worker);
   WorkerCommand command{own_path(), options.plugin, "--seed", std::to_string(options.seed)};
   if (options.quick) command.emplace_back("--quick");
@@ -87,10 +109,11 @@ int main(int argc, char** argv) {
       }
       std::fflush(stdout);
     });
+    if (counts[0] + counts[1] + counts[2] == 0) return misused("--only: no check of that name");
     std::printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
     return counts[1] == 0 ? 0 : 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), error.what());
+    std::fprintf(stderr, "fastpath-conformance: error: %s\n", error.what());
     return 2;
   }
 }
