@@ -9,6 +9,7 @@
 #include <map>
 
 #include "command_line.hpp"
+#include "exit_code.hpp"
 #include "fastpath/conformance/conformance.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
@@ -18,13 +19,9 @@
 #include "table.hpp"
 
 namespace fastpath::cli {
-
 namespace {
 
 namespace kit = conformance;
-
-/// The status of a run in which a check failed.
-constexpr int kFailed = 1;
 
 /// Adds the comparisons with the reference to the checks of the kit.
 void add_numerical_checks() {
@@ -179,7 +176,7 @@ int verify_plugin(const CommandLine& line) {
   }
   const bool failed = std::any_of(results.begin(), results.end(),
                                   [](const kit::Result& result) { return result.verdict == kit::Verdict::failed; });
-  return failed ? kFailed : 0;
+  return failed ? kFindings : 0;
 }
 
 const char* word_of(ModelCheck::Verdict verdict) {
@@ -274,7 +271,7 @@ int verify_loaded_model(const CommandLine& line) {
     }
     print(table.text());
   }
-  return result.passed() ? 0 : kFailed;
+  return result.passed() ? 0 : kFindings;
 }
 
 }  // namespace
