@@ -54,7 +54,7 @@ class SphericalHarmonics final : public Op {
     s.line("const real unit = largest > ", s.real(0.0), " ? largest : ", s.real(1.0), ";");
     s.line("const real t0 = v0 / unit, t1 = v1 / unit, t2 = v2 / unit;");
     s.line("const real length = unit * fp_sqrt(t0 * t0 + t1 * t1 + t2 * t2);");
-    s.line("const real divisor = fp_max(length, ", s.real(1e-12), ");");
+    s.line("const real divisor = length < ", s.real(1e-12), " ? ", s.real(1e-12), " : length;");
     s.line("const real u0 = v0 / divisor, u1 = v1 / divisor, u2 = v2 / divisor;");
   }
   /// p0, p1, ..: the polynomials of degree up to l_max.
@@ -106,8 +106,8 @@ class SphericalHarmonics final : public Op {
     if (config_.normalize) {  // only what is across the vector turns its direction
       s.line("const real along = g0 * u0 + g1 * u1 + g2 * u2;");
       for (int k = 0; k < 3; ++k) {
-        s.line("grad_vectors[3 * e + ", k, "] = length > ", s.real(1e-12), " ? (g", k, " - along * u", k,
-               ") / length : ", s.real(0.0), ";");
+        s.line("grad_vectors[3 * e + ", k, "] = length <= ", s.real(1e-12), " ? ", s.real(0.0), " : (g", k,
+               " - along * u", k, ") / length;");
       }
     } else {
       for (int k = 0; k < 3; ++k) s.line("grad_vectors[3 * e + ", k, "] = g", k, ";");
