@@ -7,13 +7,20 @@
 #include <vector>
 
 #include "fastpath/sdk/device.hpp"
+#include "fastpath/sdk/error.hpp"
 #include "generator/program.hpp"
 #include "generator/target.hpp"
 
-/// What a vendor's plugin adds to the generator: devices, memory, a compiler, launches. Errors are the SDK's
-/// (fastpath/sdk/error.hpp): Unavailable without driver, device or compiler, std::bad_alloc for the device's memory,
-/// DeviceLost for an error after which nothing on the device works.
+/// What a vendor's plugin adds to the generator: devices, memory, a compiler, launches. The rest of a plugin
+/// (plugin.hpp) is the same for all. Errors are the SDK's (fastpath/sdk/error.hpp): Unavailable without driver, device
+/// or compiler, std::bad_alloc or Failure(FP_E_OUT_OF_MEMORY) for the device's memory; and DeviceLost.
 namespace fastpath_gpu {
+
+/// An error after which nothing on the device works. The runtime answers every later call on it with the same text.
+class DeviceLost : public sdk::Failure {
+ public:
+  explicit DeviceLost(const std::string& text) : Failure(FP_E_DEVICE_LOST, text) {}
+};
 
 /// What a compiler says of one kernel; -1 where it says nothing.
 struct KernelResources {
@@ -24,13 +31,13 @@ struct KernelResources {
   std::int64_t code_bytes = -1;
 };
 
-/// Compiled code of a program.
+/// Compiled code of a program: what the disk cache keeps.
 struct Binary {
-  std::vector<std::uint8_t> code;
+  std::vector<std::uint8_t> code;  ///< Empty if the driver does not give it out; nothing is kept then.
   std::vector<KernelResources> resources;
 };
 
-/// Code that is loaded on a device.
+/// Code that is loaded on a device. Kernels of one source share it, also between threads.
 class Module {
  public:
   virtual ~Module() = default;
@@ -39,18 +46,24 @@ class Module {
 /// An argument of a launch with its memory found.
 struct BoundArgument {
   bool is_buffer = false;
-  void* memory = nullptr;  ///< As DeviceMemory::allocate returned it.
+  void* memory = nullptr;  ///< As DeviceMemory::allocate returned it; null for an array that the host did not give.
   std::int64_t value = 0;  ///< The integer, or the byte offset into memory.
 };
 
-/// An open device. Called from several threads, on distinct modules and streams.
-class BackendDevice : public sdk::Device, public sdk::DeviceMemory {
+/// An open device. Called from several threads: distinct streams, but a module in several at once.
+/// The runtime puts compile() and load() together with the disk cache; neither looks at a cache of its own.
+class BackendDevice : public sdk::DeviceMemory {
  public:
-  sdk::DeviceMemory* memory() noexcept override { return this; }
   virtual const Target& target() const = 0;
-  /// Compiles, or takes from the cache, and loads. @throws Refused with the compiler's words if it does not compile.
-  virtual std::unique_ptr<Module> load(const Program& program) = 0;
-  /// Enqueues one kernel. A null stream: complete on return.
+  /// Compiles for this device. @throws Refused with the compiler's words if the source does not compile, Unavailable
+  /// without a compiler. @param module  Out, may stay null: what load() would make of the result, where compiling made
+  /// it on the way.
+  virtual Binary compile(const Program& program, std::unique_ptr<Module>& module) = 0;
+  /// Loads what compile() gave, here or in another process. @throws Refused if the driver does not take it: the runtime
+  /// then compiles anew.
+  virtual std::unique_ptr<Module> load(const Program& program, const Binary& binary) = 0;
+  /// Enqueues one kernel. A null stream: complete on return. Allocates nothing on the device and waits for nothing if
+  /// there is a stream.
   virtual void launch(Module& module, std::size_t kernel, std::int64_t groups, std::span<const BoundArgument> arguments,
                       fp_stream* stream) = 0;
 };
@@ -63,8 +76,11 @@ class Backend {
   /// Creates no context. @throws Unavailable naming what is missing: the driver's library, a device.
   virtual std::vector<sdk::DeviceDescription> devices() = 0;
   virtual std::unique_ptr<BackendDevice> open(const sdk::DeviceDescription& device) = 0;
-  /// Compiles for an architecture, with no device needed. @throws Unavailable without the compiler's library,
-  /// Refused with its words if the source does not compile.
+  /// Names compiler, version and options, as far as they change the code that is made of a source for a target. Empty
+  /// where there is no compiler: then any binary of that source and target will do.
+  virtual std::string compiler(const Target& target) = 0;
+  /// Compiles for an architecture, with no device needed. @throws Unavailable without the compiler's library, or where
+  /// only a device can compile; Refused with its words if the source does not compile.
   virtual Binary compile(const Program& program, const Target& target) = 0;
 };
 
