@@ -3,7 +3,7 @@
 namespace fastpath_gpu {
 
 const std::vector<OpFactory>& all_ops() {
-  static const std::vector<OpFactory> ops{spherical_harmonics()};
+  static const std::vector<OpFactory> ops{conv_tensor_product(), radial_basis(), spherical_harmonics()};
   return ops;
 }
 

@@ -82,7 +82,7 @@ std::string prelude(const Target& target, sdk::DType dtype) {
       text = kCuda;
       break;
     case Language::opencl:
-      text = wide ? std::string("#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n") + kOpenCl : kOpenCl;
+      text = target.fp64 ? std::string("#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n") + kOpenCl : kOpenCl;
       break;
     case Language::host:
       text = kHost;

@@ -77,7 +77,9 @@ void Source::begin_kernel(const std::string& name, std::uint32_t group_size, con
 }
 
 void Source::shared(const std::string& name, std::uint32_t elements, const std::string& type) {
-  program_.kernels.back().local_bytes += elements * (type == "real" ? real_bytes() : type == "i64" ? 8u : 4u);
+  program_.kernels.back().local_bytes += elements * (type == "real"                      ? real_bytes()
+                                                     : type == "i64" || type == "double" ? 8u
+                                                                                         : 4u);
   if (program_.kernels.back().local_bytes > target_.local_bytes) {
     throw std::logic_error("kernel '" + program_.kernels.back().name + "' wants " +
                            std::to_string(program_.kernels.back().local_bytes) + " bytes of shared memory");
