@@ -151,6 +151,37 @@ TEST_P(FastModel, DerivativesAlongADirectionRunTheReferenceAndSayWhichPassIsMiss
   EXPECT_EQ(result.selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::pass);
 }
 
+// The plugin refuses what another pass of forward has saved. Steps before the first interaction depend on species only:
+// they have no tangent in forward, and one in backward.
+TEST_P(FastModel, EveryPassOfBackwardGetsWhatItsOwnForwardHasSaved) {
+  Context tangents({.registry = {.search_paths = {FASTPATH_TANGENTS}, .default_paths = false}});
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    EvaluateOptions fast = options(UseFast::always, dtype), reference = options(UseFast::never);
+    fast.context = &tangents;
+    for (EvaluateOptions* along : {&fast, &reference}) {
+      along->parameter_gradients = true;
+      along->direction = Tensor::zeros({structure().size(), 3}, DType::float64);
+      double value = 0.3;
+      for (double& component : along->direction.span<double>()) component = value = std::sin(7 * value + 1);
+    }
+    const EvaluationResult a = model().evaluate(structure(), fast), b = model().evaluate(structure(), reference);
+    for (const Decision& decision : a.selection.decisions) {
+      EXPECT_EQ(decision.choice, decision.op == "irreps_linear" ? "tangents" : "reference") << decision.module;
+    }
+    const double tolerance = dtype == DType::float64 ? 1e-12 : 2e-5;
+    EXPECT_LE(tensor_error(a.forces, b.forces), tolerance);
+    EXPECT_LE(tensor_error(a.forces_tangent, b.forces_tangent), tolerance);
+    ASSERT_EQ(a.parameter_gradients.size(), b.parameter_gradients.size());
+    ASSERT_EQ(a.parameter_gradients_tangent.size(), b.parameter_gradients_tangent.size());
+    for (const auto& [name, tensor] : b.parameter_gradients) {
+      EXPECT_LE(tensor_error(a.parameter_gradients.at(name).to(DType::float64), tensor), tolerance) << name;
+    }
+    for (const auto& [name, tensor] : b.parameter_gradients_tangent) {
+      EXPECT_LE(tensor_error(a.parameter_gradients_tangent.at(name).to(DType::float64), tensor), tolerance) << name;
+    }
+  }
+}
+
 TEST_P(FastModel, StrictModeWithoutPluginsListsEveryModule) {
   Context empty({.registry = {.search_paths = {}, .default_paths = false}});
   EvaluateOptions strict = options(UseFast::always);

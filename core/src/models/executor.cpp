@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
@@ -20,6 +21,17 @@ void add(const Tensor& target, const Tensor& term) {
   for (std::int64_t i = 0; i < target.numel(); ++i) to[i] += from[i];
 }
 
+/// An absent tensor. Copied into a list it leaves the memory of the entry's shape there.
+const Tensor kNone;
+
+/// Entry `i` of a list that grows as needed.
+const Tensor& put(std::vector<Tensor>& list, std::size_t i, const Tensor& tensor) {
+  if (list.size() <= i) list.resize(i + 1);
+  return list[i] = tensor;
+}
+
+std::span<const Tensor> first(const std::vector<Tensor>& list, std::size_t n) { return {list.data(), n}; }
+
 Tensor upload(plugin::OpenDevice& device, const Tensor& host) {
   if (!host.defined()) return {};
   Tensor result = device.allocate(host.shape(), host.dtype());
@@ -33,6 +45,7 @@ Tensor BufferPool::take(const Shape& shape, DType dtype) {
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);
   auto found = free_.lower_bound(bytes);
+  while (found != free_.end() && found->second.empty()) ++found;
   // A buffer much larger than needed is left for one who needs it.
   if (found == free_.end() || found->first > 4 * bytes + 4096) {
     // Some room to grow: the number of edges changes a little from step to step of a trajectory.
@@ -40,17 +53,23 @@ Tensor BufferPool::take(const Shape& shape, DType dtype) {
     const Tensor fresh = Tensor::empty({static_cast<std::int64_t>(capacity)}, DType::uint8);
     capacity_[fresh.base()] = capacity;
     bytes_ += capacity;
-    found = free_.emplace(capacity, fresh);
+    return Tensor::wrap(fresh.base(), shape, {}, dtype, Device::cpu(), fresh.owner());
   }
-  const Tensor storage = found->second;
-  free_.erase(found);
-  return Tensor::wrap(storage.base(), shape, {}, dtype, Device::cpu(), storage.owner());
+  std::vector<Tensor>& free = found->second;
+  // One that has this shape already, as in an evaluation of the same sizes, needs no new one.
+  const auto fits = [&](const Tensor& tensor) { return tensor.dtype() == dtype && tensor.shape() == shape; };
+  const auto same = std::find_if(free.rbegin(), free.rend(), fits);
+  if (same != free.rend()) std::swap(*same, free.back());
+  Tensor result = std::move(free.back());
+  free.pop_back();
+  if (fits(result)) return result;
+  return Tensor::wrap(result.base(), shape, {}, dtype, Device::cpu(), result.owner());
 }
 
-void BufferPool::give(Tensor tensor) {
+void BufferPool::give(Tensor&& tensor) {
   const auto found = capacity_.find(tensor.base());
   if (found == capacity_.end()) return;
-  free_.emplace(found->second, std::move(tensor));
+  free_[found->second].push_back(std::move(tensor));
 }
 
 void BufferPool::clear() {
@@ -60,7 +79,10 @@ void BufferPool::clear() {
 }
 
 Executor::Executor(const Program& program)
-    : program_(program), buffers_(program.slots().size()), saved_(program.steps().size()) {}
+    : program_(program),
+      buffers_(program.slots().size()),
+      saved_(program.steps().size()),
+      forward_had_tangent_(program.steps().size()) {}
 
 void Executor::begin(const RunSettings& settings) {
   end();
@@ -76,7 +98,15 @@ void Executor::end() {
   for (SlotBuffers& slot : buffers_) {
     for (Buffer& plane : slot) release(plane);
   }
-  for (Tensor& saved : saved_) saved = {};
+  for (Tensor& saved : saved_) release(saved);
+  // The lists stay, so that filling them allocates nothing; memory of a device does not stay for that.
+  for (auto* list : {&inputs_, &inputs_t_, &outputs_, &outputs_t_, &grad_outputs_, &grad_outputs_t_, &grad_inputs_,
+                     &grad_inputs_t_, &grad_parameters_, &grad_parameters_t_}) {
+    for (Tensor& tensor : *list) {
+      if (!tensor.device().is_cpu()) tensor = {};
+    }
+  }
+  if (!call_.saved.device().is_cpu()) call_.saved = {};
 }
 
 void Executor::release(Buffer& buffer) {
@@ -84,12 +114,19 @@ void Executor::release(Buffer& buffer) {
   buffer = {};
 }
 
-Shape Executor::shape_of(SlotId id) const {
+void Executor::release(Tensor& tensor) {
+  if (tensor.defined()) pool_.give(std::move(tensor));
+  tensor = {};
+}
+
+const Shape& Executor::shape_of(SlotId id) {
   const Slot& slot = program_.slots()[static_cast<std::size_t>(id)];
   const OpGraph& graph = *settings_.graph;
-  Shape shape{slot.rows == Rows::edges ? graph.n_edges : slot.rows == Rows::nodes ? graph.n_nodes : graph.n_receivers};
-  shape.insert(shape.end(), slot.trailing.begin(), slot.trailing.end());
-  return shape;
+  shape_.assign(1, slot.rows == Rows::edges   ? graph.n_edges
+                   : slot.rows == Rows::nodes ? graph.n_nodes
+                                              : graph.n_receivers);
+  shape_.insert(shape_.end(), slot.trailing.begin(), slot.trailing.end());
+  return shape_;
 }
 
 DType Executor::dtype_of(SlotId id) const {
@@ -108,9 +145,10 @@ Tensor Executor::host(SlotId slot, Plane plane) {
   return buffer(slot, plane).defined() ? read(slot, plane, nullptr) : Tensor();
 }
 
-Tensor Executor::read(SlotId slot, Plane plane, plugin::OpenDevice* device) {
+const Tensor& Executor::read(SlotId slot, Plane plane, plugin::OpenDevice* device) {
+  if (slot == kAbsent) return kNone;
   Buffer& b = buffer(slot, plane);
-  if (!b.defined()) return {};
+  if (!b.defined()) return kNone;
   if (device != nullptr) {
     if (!b.device_valid) {
       b.device = upload(*device, b.host);
@@ -129,7 +167,7 @@ Tensor Executor::read(SlotId slot, Plane plane, plugin::OpenDevice* device) {
   return b.host;
 }
 
-Tensor Executor::write(SlotId slot, Plane plane, plugin::OpenDevice* device) {
+const Tensor& Executor::write(SlotId slot, Plane plane, plugin::OpenDevice* device) {
   Buffer& b = buffer(slot, plane);
   release(b);
   const DType dtype = dtype_of(slot);
@@ -149,19 +187,20 @@ Tensor Executor::scratch(SlotId slot, plugin::OpenDevice* device) {
 }
 
 void Executor::add_into(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device) {
-  const Tensor target = read(slot, plane, nullptr);
-  Tensor host_term = term;
+  const Tensor& target = read(slot, plane, nullptr);
+  Tensor copy;
   if (device != nullptr) {
-    host_term = pool_.take(term.shape(), term.dtype());
-    device->copy_from_device(term, host_term);
+    copy = pool_.take(term.shape(), term.dtype());
+    device->copy_from_device(term, copy);
     copied_bytes_ += term.bytes();
   }
+  const Tensor& host_term = device != nullptr ? copy : term;
   if (target.dtype() == DType::float32) {
     add<float>(target, host_term);
   } else {
     add<double>(target, host_term);
   }
-  pool_.give(host_term);
+  release(copy);
   buffer(slot, plane).device = {};
   buffer(slot, plane).device_valid = false;
 }
@@ -250,13 +289,23 @@ void Executor::note_failure(const Step& step) {
   }
 }
 
-void Executor::call(const Step& step, OpCall& op_call) {
-  op_call.threads = settings_.threads;
+void Executor::prepare_call(const Step& step, plugin::OpenDevice* device, Pass pass) {
+  call_.pass = pass;
+  call_.graph = &graph_on(device);
+  call_.threads = settings_.threads;
+  call_.inputs = first(inputs_, step.inputs.size());
+  call_.inputs_t = call_.outputs = call_.outputs_t = {};
+  call_.grad_outputs = call_.grad_outputs_t = call_.grad_inputs = call_.grad_inputs_t = {};
+  call_.grad_parameters = call_.grad_parameters_t = {};
+  call_.saved = kNone;
+}
+
+void Executor::call(const Step& step) {
   if (step.op != nullptr) {
-    step.op->run(op_call);
+    step.op->run(call_);
     return;
   }
-  step.glue->apply(op_call, glue_parameters(*step.glue));
+  step.glue->apply(call_, glue_parameters(*step.glue));
 }
 
 const std::vector<Tensor>& Executor::glue_parameters(Glue& glue) {
@@ -272,106 +321,101 @@ const std::vector<Tensor>& Executor::glue_parameters(Glue& glue) {
 }
 
 void Executor::run_forward(const Step& step, plugin::OpenDevice* device, std::size_t index) {
-  std::vector<Tensor> inputs, inputs_t, outputs, outputs_t;
+  const std::size_t n_inputs = step.inputs.size(), n_outputs = step.outputs.size();
   bool tangent = false;
-  for (const SlotId id : step.inputs) {
-    inputs.push_back(id == kAbsent ? Tensor() : read(id, kValue, device));
-    inputs_t.push_back(id == kAbsent || !settings_.tangent ? Tensor() : read(id, kTangent, device));
-    tangent |= inputs_t.back().defined();
+  for (std::size_t i = 0; i < n_inputs; ++i) {
+    put(inputs_, i, read(step.inputs[i], kValue, device));
+    if (settings_.tangent) tangent |= put(inputs_t_, i, read(step.inputs[i], kTangent, device)).defined();
   }
-  for (const SlotId id : step.outputs) {
-    outputs.push_back(id == kAbsent ? Tensor() : write(id, kValue, device));
-    outputs_t.push_back(id == kAbsent || !tangent ? Tensor() : write(id, kTangent, device));
+  for (std::size_t i = 0; i < n_outputs; ++i) {
+    const SlotId id = step.outputs[i];
+    put(outputs_, i, id == kAbsent ? kNone : write(id, kValue, device));
+    if (tangent) put(outputs_t_, i, id == kAbsent ? kNone : write(id, kTangent, device));
   }
-  OpCall op_call;
-  op_call.pass = tangent ? Pass::forward_tangent : Pass::forward;
-  op_call.graph = &graph_on(device);
-  op_call.inputs = inputs;
-  op_call.outputs = outputs;
+  forward_had_tangent_[index] = tangent;
+  prepare_call(step, device, tangent ? Pass::forward_tangent : Pass::forward);
+  call_.outputs = first(outputs_, n_outputs);
   if (tangent) {
-    op_call.inputs_t = inputs_t;
-    op_call.outputs_t = outputs_t;
+    call_.inputs_t = first(inputs_t_, n_inputs);
+    call_.outputs_t = first(outputs_t_, n_outputs);
   }
+  release(saved_[index]);
   if (step.op != nullptr && step.op->fast_active()) {
     // A kernel may keep intermediate results for its backward pass.
-    const std::uint64_t bytes = step.op->saved_bytes(op_call);
-    if (bytes > 0) {
-      const Shape shape{static_cast<std::int64_t>(bytes)};
-      saved_[index] = device != nullptr ? device->allocate(shape, DType::uint8) : Tensor::empty(shape, DType::uint8);
-      op_call.saved = saved_[index];
+    if (const std::uint64_t bytes = step.op->saved_bytes(call_); bytes > 0) {
+      shape_.assign(1, static_cast<std::int64_t>(bytes));
+      saved_[index] = device != nullptr ? device->allocate(shape_, DType::uint8) : pool_.take(shape_, DType::uint8);
+      call_.saved = saved_[index];
     }
   }
-  call(step, op_call);
+  call(step);
 }
 
 void Executor::run_backward(const Step& step, plugin::OpenDevice* device, std::size_t index) {
-  std::vector<Tensor> inputs, inputs_t, grad_outputs, grad_outputs_t, grad_inputs, grad_inputs_t, grad_parameters,
-      grad_parameters_t;
-  struct Pending {
-    SlotId slot;
-    Plane plane;
-    Tensor term;
-  };
-  std::vector<std::pair<SlotId, Plane>> fresh_gradients;
-  std::vector<Pending> pending;  // gradients of slots that another reader has contributed to already
-  for (const SlotId id : step.inputs) {
-    inputs.push_back(id == kAbsent ? Tensor() : read(id, kValue, device));
-    inputs_t.push_back(id == kAbsent || !settings_.tangent ? Tensor() : read(id, kTangent, device));
+  const std::size_t n_inputs = step.inputs.size(), n_outputs = step.outputs.size();
+  // What a pass of forward has kept is for its own pass of backward: no other one knows how it lies there. Where the
+  // inputs have no tangent, forward was the plain one. Then backward is linear in the gradients of the outputs, and its
+  // tangent is itself, of their tangents.
+  const bool tangent = settings_.tangent && forward_had_tangent_[index];
+  bool along = tangent;  // gradients have tangents that are not zero
+  for (std::size_t i = 0; i < n_inputs; ++i) {
+    put(inputs_, i, read(step.inputs[i], kValue, device));
+    if (tangent) put(inputs_t_, i, read(step.inputs[i], kTangent, device));
   }
-  for (const SlotId id : step.outputs) {
-    grad_outputs.push_back(id == kAbsent ? Tensor() : read(id, kGrad, device));
-    grad_outputs_t.push_back(id == kAbsent || !settings_.tangent ? Tensor() : read(id, kGradTangent, device));
-  }
-  const auto target = [&](SlotId id, Plane plane) {
-    if (id == kAbsent || !gradient_slots_[static_cast<std::size_t>(id)]) return Tensor();
-    if (!buffer(id, plane).defined()) {
-      fresh_gradients.emplace_back(id, plane);
-      return write(id, plane, device);
-    }
-    pending.push_back({id, plane, scratch(id, device)});
-    return pending.back().term;
-  };
-  for (const SlotId id : step.inputs) {
-    grad_inputs.push_back(target(id, kGrad));
-    grad_inputs_t.push_back(settings_.tangent ? target(id, kGradTangent) : Tensor());
-  }
-  if (settings_.parameter_gradients) {
-    const std::vector<ops::SchemaTensor> schema = step.op != nullptr ? step.op->schema() : step.glue->schema();
-    for (std::size_t i = 0; i < step.parameters.size(); ++i) {
-      if (step.parameters[i].empty()) {
-        grad_parameters.emplace_back(), grad_parameters_t.emplace_back();
-        continue;
-      }
-      Module& module = step.op != nullptr ? static_cast<Module&>(*step.op) : *step.glue->module();
-      const Shape& shape = module.parameter(schema[i].name).shape();
-      auto& kept = parameter_gradients_[step.parameters[i]];
-      for (std::size_t k = 0; k < (settings_.tangent ? 2u : 1u); ++k) {
-        const Tensor fresh =
-            device != nullptr ? device->allocate(shape, settings_.dtype) : Tensor::empty(shape, settings_.dtype);
-        kept[k] = fresh;
-        (k == 0 ? grad_parameters : grad_parameters_t).push_back(fresh);
-      }
+  for (std::size_t i = 0; i < n_outputs; ++i) {
+    put(grad_outputs_, i, read(step.outputs[i], kGrad, device));
+    if (settings_.tangent) {
+      along |= put(grad_outputs_t_, i, read(step.outputs[i], kGradTangent, device)).defined();
     }
   }
-  OpCall op_call;
-  op_call.pass = settings_.tangent ? Pass::backward_tangent : Pass::backward;
-  op_call.graph = &graph_on(device);
-  op_call.inputs = inputs;
-  op_call.grad_outputs = grad_outputs;
-  op_call.grad_inputs = grad_inputs;
-  op_call.grad_parameters = grad_parameters;
-  op_call.saved = saved_[index];
-  if (settings_.tangent) {
-    op_call.inputs_t = inputs_t;
-    op_call.grad_outputs_t = grad_outputs_t;
-    op_call.grad_inputs_t = grad_inputs_t;
-    op_call.grad_parameters_t = grad_parameters_t;
-  }
+  fresh_gradients_.clear();
+  const auto add_target = [&](std::vector<Tensor>& list, std::size_t i, Plane plane) {
+    const SlotId id = step.inputs[i];
+    if (id == kAbsent || !gradient_slots_[static_cast<std::size_t>(id)]) {
+      put(list, i, kNone);
+    } else if (!buffer(id, plane).defined()) {
+      fresh_gradients_.emplace_back(id, plane);
+      put(list, i, write(id, plane, device));
+    } else {
+      pending_.push_back({id, plane, scratch(id, device)});
+      put(list, i, pending_.back().term);
+    }
+  };
   try {
-    call(step, op_call);
+    for (std::size_t i = 0; i < n_inputs; ++i) {
+      add_target(grad_inputs_, i, kGrad);
+      if (along) add_target(grad_inputs_t_, i, kGradTangent);
+    }
+    const std::size_t n_parameters = settings_.parameter_gradients ? step.parameters.size() : 0;
+    if (n_parameters > 0) add_parameter_targets(step, device, along);
+    prepare_call(step, device, tangent ? Pass::backward_tangent : Pass::backward);
+    call_.grad_outputs = first(grad_outputs_, n_outputs);
+    call_.grad_inputs = first(grad_inputs_, n_inputs);
+    call_.grad_parameters = first(grad_parameters_, n_parameters);
+    call_.saved = saved_[index];
+    if (tangent) {
+      call_.inputs_t = first(inputs_t_, n_inputs);
+      call_.grad_outputs_t = first(grad_outputs_t_, n_outputs);
+      call_.grad_inputs_t = first(grad_inputs_t_, n_inputs);
+      call_.grad_parameters_t = first(grad_parameters_t_, n_parameters);
+    }
+    call(step);
+    if (along && !tangent) {
+      for (std::size_t i = 0; i < n_outputs; ++i) {
+        if (!grad_outputs_[i].defined() || grad_outputs_t_[i].defined()) continue;
+        const Tensor zero = Tensor::zeros(grad_outputs_[i].shape(), grad_outputs_[i].dtype());
+        put(grad_outputs_t_, i, device != nullptr ? upload(*device, zero) : zero);
+      }
+      call_.grad_outputs = first(grad_outputs_t_, n_outputs);
+      call_.grad_inputs = first(grad_inputs_t_, n_inputs);
+      call_.grad_parameters = first(grad_parameters_t_, n_parameters);
+      call(step);
+    }
   } catch (...) {
     // Whoever repeats the step must find it as it was.
-    for (const auto& [slot, plane] : fresh_gradients) release(buffer(slot, plane));
+    for (const auto& [slot, plane] : fresh_gradients_) release(buffer(slot, plane));
+    for (Pending& each : pending_) release(each.term);
+    pending_.clear();
     throw;
   }
   if (device != nullptr) {
@@ -385,7 +429,32 @@ void Executor::run_backward(const Step& step, plugin::OpenDevice* device, std::s
       }
     }
   }
-  for (const Pending& term : pending) add_into(term.slot, term.plane, term.term, device);
+  for (Pending& each : pending_) {
+    add_into(each.slot, each.plane, each.term, device);
+    release(each.term);
+  }
+  pending_.clear();
+}
+
+void Executor::add_parameter_targets(const Step& step, plugin::OpenDevice* device, bool along) {
+  const std::vector<ops::SchemaTensor> schema = step.op != nullptr ? step.op->schema() : step.glue->schema();
+  for (std::size_t i = 0; i < step.parameters.size(); ++i) {
+    put(grad_parameters_, i, kNone);
+    put(grad_parameters_t_, i, kNone);
+    if (step.parameters[i].empty()) continue;
+    const Module& module = step.op != nullptr ? static_cast<const Module&>(*step.op) : *step.glue->module();
+    const Shape& shape = module.parameter(schema[i].name).shape();
+    const auto fresh = [&] {
+      return device != nullptr ? device->allocate(shape, settings_.dtype) : Tensor::empty(shape, settings_.dtype);
+    };
+    auto& kept = parameter_gradients_[step.parameters[i]];
+    kept[0] = put(grad_parameters_, i, fresh());
+    if (along) {
+      kept[1] = put(grad_parameters_t_, i, fresh());
+    } else if (settings_.tangent) {
+      kept[1] = Tensor::zeros(shape, settings_.dtype);
+    }
+  }
 }
 
 void Executor::run_exchange(const Step& step, bool backward) {
@@ -394,17 +463,17 @@ void Executor::run_exchange(const Step& step, bool backward) {
   }
   const SlotId from = step.inputs[0], to = step.outputs[0];
   if (!backward) {
-    const Tensor source = read(from, kValue, nullptr);
-    const Tensor target = write(to, kValue, nullptr);
+    const Tensor& source = read(from, kValue, nullptr);
+    const Tensor& target = write(to, kValue, nullptr);
     std::memset(target.raw(), 0, target.bytes());
     std::memcpy(target.raw(), source.raw(), source.bytes());
     (*settings_.exchange)(ExchangeDirection::forward, step.layer, target);
     return;
   }
-  const Tensor source = read(to, kGrad, nullptr);
+  const Tensor& source = read(to, kGrad, nullptr);
   (*settings_.exchange)(ExchangeDirection::backward, step.layer, source);
   if (!gradient_slots_[static_cast<std::size_t>(from)]) return;
-  const Tensor target = write(from, kGrad, nullptr);
+  const Tensor& target = write(from, kGrad, nullptr);
   std::memcpy(target.raw(), source.raw(), target.bytes());
 }
 

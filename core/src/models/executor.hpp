@@ -19,13 +19,14 @@ class BufferPool {
  public:
   /// A buffer of at least this size; its content is undefined.
   Tensor take(const Shape& shape, DType dtype);
-  void give(Tensor tensor);
+  /// Takes a buffer back; one that is not of this pool is left to its owner.
+  void give(Tensor&& tensor);
   std::uint64_t bytes() const { return bytes_; }
   void clear();
 
  private:
-  std::multimap<std::size_t, Tensor> free_;      // by capacity
-  std::map<const void*, std::size_t> capacity_;  // of every buffer, by address
+  std::map<std::size_t, std::vector<Tensor>> free_;  // by capacity; in the shapes that they had
+  std::map<const void*, std::size_t> capacity_;      // of every buffer, by address
   std::uint64_t bytes_ = 0;
 };
 
@@ -86,15 +87,17 @@ class Executor {
   using SlotBuffers = std::array<Buffer, kPlanes>;
 
   Buffer& buffer(SlotId slot, Plane plane) { return buffers_[static_cast<std::size_t>(slot)][plane]; }
-  Shape shape_of(SlotId slot) const;
+  /// Valid until the next call.
+  const Shape& shape_of(SlotId slot);
   DType dtype_of(SlotId slot) const;
   Tensor host(SlotId slot, Plane plane);
-  /// The content of a buffer where a step wants to read it.
-  Tensor read(SlotId slot, Plane plane, plugin::OpenDevice* device);
+  /// The content of a buffer where a step wants to read it; undefined where there is none.
+  const Tensor& read(SlotId slot, Plane plane, plugin::OpenDevice* device);
   /// Fresh memory for a buffer where a step wants to write it; marks it valid there.
-  Tensor write(SlotId slot, Plane plane, plugin::OpenDevice* device);
+  const Tensor& write(SlotId slot, Plane plane, plugin::OpenDevice* device);
   Tensor scratch(SlotId slot, plugin::OpenDevice* device);
   void release(Buffer& buffer);
+  void release(Tensor& tensor);
   void add_into(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device);
   const OpGraph& graph_on(plugin::OpenDevice* device);
 
@@ -102,7 +105,11 @@ class Executor {
   void run_forward(const Step& step, plugin::OpenDevice* device, std::size_t index);
   void run_backward(const Step& step, plugin::OpenDevice* device, std::size_t index);
   void run_exchange(const Step& step, bool backward);
-  void call(const Step& step, OpCall& call);
+  /// Fills in what every call has; the lists of its pass are the caller's.
+  void prepare_call(const Step& step, plugin::OpenDevice* device, Pass pass);
+  void call(const Step& step);
+  /// Fresh memory for the gradients of a step's parameters, and for their tangents unless those are zero.
+  void add_parameter_targets(const Step& step, plugin::OpenDevice* device, bool along);
   const std::vector<Tensor>& glue_parameters(Glue& glue);
   void note_failure(const Step& step);
 
@@ -110,8 +117,21 @@ class Executor {
   RunSettings settings_;
   std::vector<SlotBuffers> buffers_;
   std::vector<bool> gradient_slots_;
-  std::vector<Tensor> saved_;  // per step
+  std::vector<Tensor> saved_;              // per step
+  std::vector<bool> forward_had_tangent_;  // per step: forward_tangent wrote what is saved
   BufferPool pool_;
+  // The step under way. Kept between steps, so that these do not allocate.
+  Shape shape_;
+  OpCall call_;
+  std::vector<Tensor> inputs_, inputs_t_, outputs_, outputs_t_, grad_outputs_, grad_outputs_t_, grad_inputs_,
+      grad_inputs_t_, grad_parameters_, grad_parameters_t_;
+  std::vector<std::pair<SlotId, Plane>> fresh_gradients_;
+  struct Pending {
+    SlotId slot;
+    Plane plane;
+    Tensor term;
+  };
+  std::vector<Pending> pending_;  // gradients of slots that another reader has contributed to already
   /// Parameters of glue in the dtype of an evaluation, until its module changes.
   struct GlueParameters {
     std::uint64_t version = 0;
