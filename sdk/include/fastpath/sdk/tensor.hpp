@@ -86,6 +86,8 @@ class Tensor {
   }
 
   bool present() const noexcept { return tensor_.access != FP_ACCESS_ABSENT; }
+  /// Whether the host grants all of these FP_ACCESS_* bits.
+  bool grants(std::uint32_t access) const noexcept { return (tensor_.access & access) == access; }
   std::int32_t ndim() const noexcept { return tensor_.ndim; }
   std::int64_t size(std::int32_t axis) const noexcept { return tensor_.shape[axis]; }
   std::int64_t stride(std::int32_t axis) const noexcept { return tensor_.strides[axis]; }  ///< In elements.
