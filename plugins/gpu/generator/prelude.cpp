@@ -34,7 +34,8 @@ typedef long long i64;
 struct fp_host_items {
   i64 (*group)();
   i32 (*lane)();
-  void (*barrier)();
+  void (*barrier)(i32 line);
+  void (*shared)(void* memory, i64 bytes);  // tells of an array at the top of a kernel
 };
 static fp_host_items fp_items;
 extern "C" void fp_connect(const fp_host_items* items) { fp_items = *items; }
@@ -44,7 +45,7 @@ extern "C" void fp_connect(const fp_host_items* items) { fp_items = *items; }
 #define FP_RESTRICT
 #define FP_GROUP (fp_items.group())
 #define FP_LANE (fp_items.lane())
-#define FP_BARRIER() fp_items.barrier()
+#define FP_BARRIER() fp_items.barrier(__LINE__)
 )";
 
 // CUDA, HIP: one function per type. OpenCL and C++: overloads.

@@ -85,6 +85,7 @@ void Source::shared(const std::string& name, std::uint32_t elements, const std::
                            std::to_string(program_.kernels.back().local_bytes) + " bytes of shared memory");
   }
   line("FP_SHARED ", type, " ", name, "[", elements, "];");
+  if (target_.language == Language::host) line("fp_items.shared(", name, ", sizeof(", name, "));");
 }
 
 void Source::end_kernel() {
