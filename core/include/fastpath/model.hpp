@@ -118,6 +118,9 @@ class FASTPATH_EXPORT Model : public Module {
   virtual MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const = 0;
   /// fast_modules(*this), kept until a module gets a child.
   const std::vector<NamedFastModule>& fast_list();
+  /// Ops between the modules, without parameters, that a device other than the CPU may take over too, so that features
+  /// stay there. They are part of a selection for such a device; on the CPU they are never active.
+  virtual const std::vector<NamedFastModule>& small_ops() = 0;
 
  private:
   std::vector<NamedFastModule> fast_list_;

@@ -152,28 +152,6 @@ std::shared_ptr<Glue> divide_by_density(std::int64_t width) {
   });
 }
 
-std::shared_ptr<Glue> regroup(std::int64_t channels, int l_max) {
-  return make_glue([channels, l_max]<class S>(Arguments<S>& a) {
-    const std::int64_t dim = std::int64_t{l_max + 1} * (l_max + 1);
-    const bool backward = a.backward();
-    const S* from = backward ? a.grad_output(0) : a.input(0);
-    S* to = backward ? a.grad_input(0) : a.output(0);
-    if (to == nullptr) return;
-    const std::int64_t rows = a.rows(0);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t l = 0; l <= l_max; ++l) {
-        for (std::int64_t c = 0; c < channels; ++c) {
-          for (std::int64_t m = 0; m <= 2 * l; ++m) {
-            const std::int64_t block = row * channels * dim + channels * l * l + c * (2 * l + 1) + m;
-            const std::int64_t grouped = row * channels * dim + c * dim + l * l + m;
-            backward ? to[block] = from[grouped] : to[grouped] = from[block];
-          }
-        }
-      }
-    }
-  });
-}
-
 namespace {
 
 /// to += from, or to = from; a tensor that is not there is zero.
@@ -237,23 +215,6 @@ std::shared_ptr<Glue> keep_receivers() {
       const S* grad = a.grad_output(0);
       std::copy(grad, grad + kept * width, grad_x);
       std::fill(grad_x + kept * width, grad_x + rows * width, S(0));
-    }
-  });
-}
-
-std::shared_ptr<Glue> scaled_silu(double constant) {
-  return make_glue([constant]<class S>(Arguments<S>& a) {
-    using A = Accumulator<S>;
-    const std::int64_t size = a.size(0);
-    const S* x = a.input(0);
-    if (!a.backward()) {
-      S* out = a.output(0);
-      for (std::int64_t i = 0; i < size; ++i) out[i] = static_cast<S>(A(constant) * ops::silu(A(x[i])));
-    } else if (S* grad_x = a.grad_input(0)) {
-      const S* grad = a.grad_output(0);
-      for (std::int64_t i = 0; i < size; ++i) {
-        grad_x[i] = static_cast<S>(A(grad[i]) * A(constant) * ops::silu_derivative(A(x[i])));
-      }
     }
   });
 }

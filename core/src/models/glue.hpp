@@ -44,15 +44,11 @@ std::shared_ptr<Glue> multiply_rows(std::int64_t width);
 std::shared_ptr<Glue> edge_density(Module& module, std::int64_t n_basis);
 /// inputs: x [rows, width], density [rows]. outputs: x / (density + 1).
 std::shared_ptr<Glue> divide_by_density(std::int64_t width);
-/// inputs: mul_ir blocks channels x (0..l_max). outputs: [rows, channels, (l_max+1)^2].
-std::shared_ptr<Glue> regroup(std::int64_t channels, int l_max);
 /// inputs: any number of equal shape. outputs: their sum, added in the dtype of the output; dtypes may differ, so with
 /// one input this is a conversion.
 std::shared_ptr<Glue> sum();
 /// inputs: x [nodes, width]. outputs: its first rows [receivers, width].
 std::shared_ptr<Glue> keep_receivers();
-/// inputs: x. outputs: constant * SiLU(x).
-std::shared_ptr<Glue> scaled_silu(double constant);
 /// inputs: x [rows, n_heads * width], head [rows]. outputs: x with the entries of other heads set to zero.
 std::shared_ptr<Glue> mask_heads(std::int64_t n_heads, std::int64_t width);
 /// inputs: x [rows, n_heads], head [rows]. outputs: [rows], the entry of the row's head.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <random>
@@ -13,6 +14,7 @@
 #include "ops/edge_geometry/edge_geometry.hpp"
 #include "ops/irreps_linear/module.hpp"
 #include "ops/pair_zbl/module.hpp"
+#include "ops/pointwise/module.hpp"
 #include "ops/radial_basis/module.hpp"
 #include "ops/radial_mlp/module.hpp"
 #include "ops/species_linear/module.hpp"
@@ -311,6 +313,21 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
     step.outputs = std::move(outputs);
     p.add(std::move(step));
   };
+  /// An op that a model has no module for: reference code on the CPU, a plugin's kernel on its device.
+  const auto small_op_step = [&](const std::string& name, const auto& make, std::vector<SlotId> inputs, SlotId output) {
+    auto known = std::find_if(self.small_ops_.begin(), self.small_ops_.end(),
+                              [&](const NamedFastModule& op) { return op.name == name; });
+    if (known == self.small_ops_.end()) {
+      self.small_op_modules_.push_back(make());
+      known = self.small_ops_.insert(known, {name, self.small_op_modules_.back().get()});
+    }
+    Step step;
+    step.name = name;
+    step.op = dynamic_cast<ops::OpModule*>(known->module);
+    step.inputs = std::move(inputs);
+    step.outputs = {output};
+    p.add(std::move(step));
+  };
   const auto glue_step = [&](const std::string& name, std::shared_ptr<Glue> glue, std::vector<SlotId> inputs,
                              std::vector<SlotId> outputs) {
     Step step;
@@ -415,14 +432,24 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
       a = mixed;
     }
     const SlotId x = slot("X", Rows::receivers, {channels, sh_dim});
-    glue_step(product + ".regroup", regroup(channels, c.l_max), {a}, {x});
+    small_op_step(
+        product + ".regroup",
+        [&] {
+          return std::make_unique<ops::RegroupChannelsModule>(sdk::RegroupChannelsConfig{channels, c.l_max});
+        },
+        {a}, x);
     const SlotId b = slot("contraction", Rows::receivers, {out.dim()});
     op_step(product + ".symmetric_contractions", {x, made->species_receivers}, {b});
     SlotId features = slot(skip == kAbsent ? "h" : "product", Rows::receivers, {out.dim()});
     op_step(product + ".linear", {b}, {features});
     if (skip != kAbsent) {
       const SlotId total = slot("h", Rows::receivers, {out.dim()});
-      glue_step(product + ".add_skip", sum(), {features, skip}, {total});
+      small_op_step(
+          product + ".add_skip",
+          [&] {
+            return std::make_unique<ops::SumModule>(sdk::SumConfig{2, out.dim()});
+          },
+          {features, skip}, total);
       features = total;
     }
     h = features;
@@ -433,7 +460,10 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
       const SlotId first = slot("readout hidden", Rows::receivers, {hidden});
       op_step(readout + ".linear_1", {h}, {first});
       SlotId active = slot("readout active", Rows::receivers, {hidden});
-      glue_step(readout + ".activation", scaled_silu(c.activation_constant), {first}, {active});
+      const sdk::ScaledSiluConfig activation{hidden, c.activation_constant};
+      small_op_step(
+          readout + ".activation", [&] { return std::make_unique<ops::ScaledSiluModule>(activation); }, {first},
+          active);
       if (n_heads > 1) {
         const SlotId masked = slot("readout masked", Rows::receivers, {hidden});
         glue_step(readout + ".mask_heads", mask_heads(n_heads, c.mlp[0].mul), {active, made->head}, {masked});
@@ -451,6 +481,12 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
   glue_step("interaction_energy", sum(), contributions, {made->result});
   made->executor = std::make_unique<Executor>(p);
   return made;
+}
+
+const std::vector<NamedFastModule>& MaceModel::small_ops() {
+  // Programs make them, with and without an exchange the same.
+  if (!runners_[0] && !runners_[1]) runners_[0] = build_runner(false);
+  return small_ops_;
 }
 
 MaceModel::Runner& MaceModel::runner(bool exchange) {
@@ -568,6 +604,7 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
   } catch (const KernelGaveWay& failure) {
     // Results that are partly those of a kernel which then failed are nobody's: all of it again, by the reference.
     deactivate(*this);
+    for (const NamedFastModule& op : small_ops()) op.module->state().active = nullptr;
     EvaluationResult again;
     again.n_edges = result.n_edges;
     again.n_atoms = result.n_atoms;

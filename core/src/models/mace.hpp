@@ -42,6 +42,7 @@ class MaceModel : public Model {
  protected:
   EvaluationResult run(const Graph& graph, const EvaluateOptions& options) override;
   MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const override;
+  const std::vector<NamedFastModule>& small_ops() override;
 
  private:
   struct Runner;
@@ -54,6 +55,9 @@ class MaceModel : public Model {
   Tensor species_of(const Graph& graph) const;
 
   MaceConfig config_;
+  /// What small_ops() lists, in the order of its steps.
+  std::vector<std::unique_ptr<ops::OpModule>> small_op_modules_;
+  std::vector<NamedFastModule> small_ops_;
   std::unique_ptr<Runner> runners_[2];
   Runner* last_ = nullptr;
 };

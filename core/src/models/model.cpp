@@ -334,11 +334,24 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
   }
   const bool backward = options.forces || options.stress || options.parameter_gradients;
   const Passes passes = options.direction.defined() ? kPassesTraining : backward ? kPassesForces : kPassesEnergy;
-  Selection selection =
-      select(fast_list(), use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+  const std::vector<NamedFastModule>& modules = fast_list();
+  Selection selection;
+  if (options.device.is_cpu()) {
+    for (const NamedFastModule& op : small_ops()) op.module->state().active = nullptr;
+    selection = select(modules, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+  } else {
+    std::vector<NamedFastModule> all = modules;
+    all.insert(all.end(), small_ops().begin(), small_ops().end());
+    selection = select(all, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+  }
   if (options.require_fast || strict_environment()) {
     std::vector<std::string> missing;
+    const auto is_small = [&](const Decision& decision) {  // not a module: strict mode does not ask for it
+      return std::any_of(small_ops().begin(), small_ops().end(),
+                         [&](const NamedFastModule& op) { return op.name == decision.module; });
+    };
     for (const Decision& decision : selection.decisions) {
+      if (is_small(decision)) continue;
       if (decision.fast() || decision.reason.code == ReasonCode::covered_by_parent) continue;
       std::string line = fmt::format("{} ({}): {}", decision.module, decision.op, decision.reason.text);
       for (const Candidate& candidate : decision.candidates) {

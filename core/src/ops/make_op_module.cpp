@@ -12,6 +12,7 @@
 #include "fastpath/sdk/attributes.hpp"
 #include "ops/conv_tensor_product/module.hpp"
 #include "ops/irreps_linear/module.hpp"
+#include "ops/pointwise/module.hpp"
 #include "ops/radial_basis/covalent_radii.hpp"
 #include "ops/radial_basis/module.hpp"
 #include "ops/radial_mlp/module.hpp"
@@ -135,6 +136,13 @@ std::unique_ptr<OpModule> make(const OpSpec& spec, const sdk::Attributes& attrib
   }
   if (spec.id == sdk::SymmetricContractionConfig::kOp) {
     return made<sdk::SymmetricContractionConfig>(attributes, symmetric_contraction);
+  }
+  if (spec.id == sdk::RegroupChannelsConfig::kOp) {
+    return made<sdk::RegroupChannelsConfig>(attributes, plain(std::type_identity<RegroupChannelsModule>{}));
+  }
+  if (spec.id == sdk::SumConfig::kOp) return made<sdk::SumConfig>(attributes, plain(std::type_identity<SumModule>{}));
+  if (spec.id == sdk::ScaledSiluConfig::kOp) {
+    return made<sdk::ScaledSiluConfig>(attributes, plain(std::type_identity<ScaledSiluModule>{}));
   }
   return nullptr;
 }

@@ -53,6 +53,9 @@ OpFactory irreps_linear();
 OpFactory species_linear();
 OpFactory conv_tensor_product();
 OpFactory symmetric_contraction();
+OpFactory regroup_channels();
+OpFactory sum();
+OpFactory scaled_silu();
 
 /// All of them.
 const std::vector<OpFactory>& all_ops();

@@ -186,6 +186,43 @@ struct SymmetricContractionConfig {
   Signature signature() const;
 };
 
+/// Regroups the channels of blocks, operators.md 2.8: inputs: x [rows, channels * (l_max+1)^2], mul_ir blocks
+/// channels x (l = 0..l_max). outputs: y [rows, channels, (l_max+1)^2].
+struct RegroupChannelsConfig {
+  static constexpr std::string_view kOp = "regroup_channels";
+  static constexpr std::int32_t kVersion = 1;
+  std::int64_t channels = 1;
+  int l_max = 0;
+
+  std::int64_t dim() const { return std::int64_t{l_max + 1} * (l_max + 1); }
+  Attributes attributes() const;
+  static RegroupChannelsConfig from(const Attributes& attributes);
+  Signature signature() const;
+};
+
+/// inputs: x0.. [rows, width], n_inputs of them. outputs: y [rows, width], their sum in this order.
+struct SumConfig {
+  static constexpr std::string_view kOp = "sum";
+  static constexpr std::int32_t kVersion = 1;
+  std::int64_t n_inputs = 2, width = 1;
+
+  Attributes attributes() const;
+  static SumConfig from(const Attributes& attributes);
+  Signature signature() const;
+};
+
+/// inputs: x [rows, width]. outputs: y [rows, width] = constant * SiLU(x).
+struct ScaledSiluConfig {
+  static constexpr std::string_view kOp = "scaled_silu";
+  static constexpr std::int32_t kVersion = 1;
+  std::int64_t width = 1;
+  double constant = 1.6791767923989418;
+
+  Attributes attributes() const;
+  static ScaledSiluConfig from(const Attributes& attributes);
+  Signature signature() const;
+};
+
 /// The signature of an op that fastpath defines, or nothing for an op it does not know (a host's own).
 /// @throws ConfigError if the configuration is malformed.
 std::optional<Signature> signature_of(std::string_view op, std::int32_t version, const Attributes& attributes);
@@ -521,6 +558,52 @@ inline Signature SymmetricContractionConfig::signature() const {
   return signature;
 }
 
+inline Attributes RegroupChannelsConfig::attributes() const {
+  Attributes a;
+  a.set("channels", Attributes::Integers{channels}).set("l_max", Attributes::Integers{l_max});
+  return a;
+}
+inline RegroupChannelsConfig RegroupChannelsConfig::from(const Attributes& a) {
+  return {detail::small(a, "channels", 1, 1 << 20), detail::small(a, "l_max", 0, 64)};
+}
+inline Signature RegroupChannelsConfig::signature() const {
+  return {{{.name = "x", .axis = Axis::rows, .trailing = {channels * dim()}}},
+          {},
+          {{.name = "y", .axis = Axis::rows, .trailing = {channels, dim()}}},
+          false};
+}
+
+inline Attributes SumConfig::attributes() const {
+  Attributes a;
+  a.set("n_inputs", Attributes::Integers{n_inputs}).set("width", Attributes::Integers{width});
+  return a;
+}
+inline SumConfig SumConfig::from(const Attributes& a) {
+  return {detail::small(a, "n_inputs", 1, 64), detail::small(a, "width", 1, 1 << 30)};
+}
+inline Signature SumConfig::signature() const {
+  Signature signature{{}, {}, {{.name = "y", .axis = Axis::rows, .trailing = {width}}}, false};
+  for (std::int64_t i = 0; i < n_inputs; ++i) {
+    signature.inputs.push_back({.name = "x" + std::to_string(i), .axis = Axis::rows, .trailing = {width}});
+  }
+  return signature;
+}
+
+inline Attributes ScaledSiluConfig::attributes() const {
+  Attributes a;
+  a.set("width", Attributes::Integers{width}).set("constant", Attributes::Reals{constant});
+  return a;
+}
+inline ScaledSiluConfig ScaledSiluConfig::from(const Attributes& a) {
+  return {detail::small(a, "width", 1, 1 << 30), a.real("constant")};
+}
+inline Signature ScaledSiluConfig::signature() const {
+  return {{{.name = "x", .axis = Axis::rows, .trailing = {width}}},
+          {},
+          {{.name = "y", .axis = Axis::rows, .trailing = {width}}},
+          false};
+}
+
 inline std::optional<Signature> signature_of(std::string_view op, std::int32_t version, const Attributes& attributes) {
   if (version != 1) return std::nullopt;
   if (op == SphericalHarmonicsConfig::kOp) return SphericalHarmonicsConfig::from(attributes).signature();
@@ -530,6 +613,9 @@ inline std::optional<Signature> signature_of(std::string_view op, std::int32_t v
   if (op == SpeciesLinearConfig::kOp) return SpeciesLinearConfig::from(attributes).signature();
   if (op == ConvTensorProductConfig::kOp) return ConvTensorProductConfig::from(attributes).signature();
   if (op == SymmetricContractionConfig::kOp) return SymmetricContractionConfig::from(attributes).signature();
+  if (op == RegroupChannelsConfig::kOp) return RegroupChannelsConfig::from(attributes).signature();
+  if (op == SumConfig::kOp) return SumConfig::from(attributes).signature();
+  if (op == ScaledSiluConfig::kOp) return ScaledSiluConfig::from(attributes).signature();
   return std::nullopt;
 }
 

@@ -25,11 +25,16 @@ struct OpCase {
 };
 
 inline const std::vector<std::string>& known_ops() {
-  static const std::vector<std::string> ops{
-      std::string(sdk::SphericalHarmonicsConfig::kOp),  std::string(sdk::RadialBasisConfig::kOp),
-      std::string(sdk::RadialMlpConfig::kOp),           std::string(sdk::IrrepsLinearConfig::kOp),
-      std::string(sdk::SpeciesLinearConfig::kOp),       std::string(sdk::ConvTensorProductConfig::kOp),
-      std::string(sdk::SymmetricContractionConfig::kOp)};
+  static const std::vector<std::string> ops{std::string(sdk::SphericalHarmonicsConfig::kOp),
+                                            std::string(sdk::RadialBasisConfig::kOp),
+                                            std::string(sdk::RadialMlpConfig::kOp),
+                                            std::string(sdk::IrrepsLinearConfig::kOp),
+                                            std::string(sdk::SpeciesLinearConfig::kOp),
+                                            std::string(sdk::ConvTensorProductConfig::kOp),
+                                            std::string(sdk::SymmetricContractionConfig::kOp),
+                                            std::string(sdk::RegroupChannelsConfig::kOp),
+                                            std::string(sdk::SumConfig::kOp),
+                                            std::string(sdk::ScaledSiluConfig::kOp)};
   return ops;
 }
 
@@ -159,6 +164,18 @@ inline std::string edge_irreps(int l_max) {
   return text;
 }
 
+inline OpCase regrouping(std::int64_t channels, int l_max) {
+  return make_case(sdk::RegroupChannelsConfig{channels, l_max},
+                   std::to_string(channels) + " channels, l_max " + std::to_string(l_max), l_max);
+}
+inline OpCase summing(std::int64_t n_inputs, std::int64_t width) {
+  return make_case(sdk::SumConfig{n_inputs, width}, std::to_string(n_inputs) + " inputs of " + std::to_string(width),
+                   0);
+}
+inline OpCase activation(std::int64_t width, double constant) {
+  return make_case(sdk::ScaledSiluConfig{width, constant}, "width " + std::to_string(width), 0);
+}
+
 }  // namespace cases
 
 /// The configuration that an op's calls are tried with: small, with more than one block, channel and species.
@@ -170,6 +187,9 @@ inline OpCase small_case(const std::string& op) {
   if (op == sdk::IrrepsLinearConfig::kOp) return linear("3x0e+2x1o", "2x0e+3x1o");
   if (op == sdk::SpeciesLinearConfig::kOp) return by_species("3x0e+2x1o", "2x0e+3x1o", 3);
   if (op == sdk::ConvTensorProductConfig::kOp) return conv("3x0e+3x1o", "1x0e+1x1o", 1, false);
+  if (op == sdk::RegroupChannelsConfig::kOp) return regrouping(3, 2);
+  if (op == sdk::SumConfig::kOp) return summing(3, 5);
+  if (op == sdk::ScaledSiluConfig::kOp) return activation(5, 1.6791767923989418);
   return contraction(3, 1, 2, {0, 1}, 3);
 }
 
@@ -182,6 +202,7 @@ inline OpCase case_of_degree(const std::string& op, int l) {
   if (op == sdk::SpeciesLinearConfig::kOp) return by_species("2x" + block, "3x" + block, 2);
   if (op == sdk::ConvTensorProductConfig::kOp) return conv("1x0e", "1x" + block, l, false);
   if (op == sdk::SymmetricContractionConfig::kOp) return contraction(1, l, 1, {l}, 1);
+  if (op == sdk::RegroupChannelsConfig::kOp) return regrouping(2, l);
   return small_case(op);
 }
 
@@ -226,6 +247,9 @@ inline std::vector<OpCase> corner_cases(const std::string& op) {
             conv("2x0e+2x0o+3x1e+3x1o", "1x0e+1x1o+1x2e", 2, true),
             conv("2x3o", edge_irreps(3), 3, false)};
   }
+  if (op == sdk::RegroupChannelsConfig::kOp) return {regrouping(1, 0), regrouping(1, 3), regrouping(33, 1)};
+  if (op == sdk::SumConfig::kOp) return {summing(1, 1), summing(2, 7), summing(5, 129)};
+  if (op == sdk::ScaledSiluConfig::kOp) return {activation(1, 1.0), activation(67, -0.5)};
   return {contraction(1, 0, 1, {0}, 1),    contraction(5, 1, 1, {0, 1}, 3), contraction(3, 2, 2, {0, 2}, 2),
           contraction(7, 2, 3, {0, 1}, 4), contraction(1, 3, 2, {3}, 1),    contraction(2, 1, 4, {0, 1}, 2),
           contraction(3, 1, 3, {1}, 2, 1)};
@@ -264,6 +288,12 @@ inline OpCase random_case(const std::string& op, std::mt19937_64& random, int l_
     return conv(irreps(random, std::min(degree, 2), coin(), coin(), 9), edge_irreps(l_edge),
                 static_cast<int>(between(random, 1, std::max(1, std::min(degree, 3)))), coin());
   }
+  if (op == sdk::RegroupChannelsConfig::kOp) {
+    return regrouping(between(random, 1, 40), static_cast<int>(between(random, 0, degree)));
+  }
+  if (op == sdk::SumConfig::kOp) return summing(between(random, 1, 6), between(random, 1, 200));
+  if (op == sdk::ScaledSiluConfig::kOp)
+    return activation(between(random, 1, 200), 0.25 * static_cast<double>(between(random, 1, 8)));
   const int correlation = static_cast<int>(between(random, 1, 3));
   const int l = static_cast<int>(between(random, 0, std::min(degree, correlation == 3 ? 2 : 3)));
   std::vector<int> targets{static_cast<int>(between(random, 0, std::min(degree, 3)))};
