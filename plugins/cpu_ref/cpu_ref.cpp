@@ -9,9 +9,9 @@ namespace {
 constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
 constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
 
-std::array<Op, 7> all_ops() {
-  return {spherical_harmonics(), radial_basis(),        radial_mlp(),           irreps_linear(),
-          species_linear(),      conv_tensor_product(), symmetric_contraction()};
+std::array<Op, 10> all_ops() {
+  return {spherical_harmonics(), radial_basis(),          radial_mlp(),       irreps_linear(), species_linear(),
+          conv_tensor_product(), symmetric_contraction(), regroup_channels(), sum(),           scaled_silu()};
 }
 
 class CpuRef final : public sdk::Plugin {

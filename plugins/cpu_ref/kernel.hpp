@@ -93,6 +93,9 @@ Op irreps_linear();
 Op species_linear();
 Op conv_tensor_product();
 Op symmetric_contraction();
+Op regroup_channels();
+Op sum();
+Op scaled_silu();
 
 /// The kernel K<float> or K<double> of a configuration of class Config.
 template <template <class> class K, class Config>

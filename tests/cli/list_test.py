@@ -4,8 +4,8 @@ import shutil
 
 import support
 
-OPS = ["conv_tensor_product", "irreps_linear", "radial_basis", "radial_mlp", "species_linear", "spherical_harmonics",
-       "symmetric_contraction"]
+OPS = ["conv_tensor_product", "irreps_linear", "radial_basis", "radial_mlp", "regroup_channels", "scaled_silu",
+       "species_linear", "spherical_harmonics", "sum", "symmetric_contraction"]
 
 
 class List(support.ProgramTest):

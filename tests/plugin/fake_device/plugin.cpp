@@ -14,9 +14,12 @@ constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
 constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
 
 // Kernels of cpu_ref, run here through OnDevice. Not species_linear: a model then has steps on both sides.
-std::array<cpu_ref::Op, 6> borrowed() {
-  return {cpu_ref::spherical_harmonics(), cpu_ref::radial_basis(),        cpu_ref::radial_mlp(),
-          cpu_ref::irreps_linear(),       cpu_ref::conv_tensor_product(), cpu_ref::symmetric_contraction()};
+std::array<cpu_ref::Op, 9> borrowed() {
+  return {cpu_ref::spherical_harmonics(), cpu_ref::radial_basis(),
+          cpu_ref::radial_mlp(),          cpu_ref::irreps_linear(),
+          cpu_ref::conv_tensor_product(), cpu_ref::symmetric_contraction(),
+          cpu_ref::regroup_channels(),    cpu_ref::sum(),
+          cpu_ref::scaled_silu()};
 }
 
 class FakePlugin final : public sdk::Plugin {
