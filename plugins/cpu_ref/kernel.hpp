@@ -41,6 +41,7 @@ class CpuKernel : public sdk::Kernel {
   void run(const sdk::Run& run) final {
     need_parameters();
     sdk::check_run(signature_, run, sdk::dtype_of<T>());
+    look_at(signature_.inputs, run.inputs);
     sdk::Scratch scratch(run.scratch, run.scratch_bytes);
     if (run.pass == sdk::Pass::forward) {
       forward(run, scratch);
@@ -73,6 +74,12 @@ class CpuKernel : public sdk::Kernel {
  private:
   void need_parameters() const {
     if (!signature_.parameters.empty() && version_ == 0) throw sdk::InvalidArgument("parameters were not bound yet");
+  }
+  /// Refuses inputs that cannot be read, also those that a pass has no use for.
+  static void look_at(const std::vector<sdk::Argument>& arguments, const sdk::TensorList& tensors) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      arguments[i].real ? static_cast<void>(read(tensors, i)) : static_cast<void>(read_indices(tensors, i));
+    }
   }
   sdk::Signature signature_;
   std::uint64_t version_ = 0;
