@@ -90,6 +90,8 @@ Json json_of(const Frame& frame) {
           {"seconds", result.seconds},
           {"seconds_graph", result.seconds_graph},
           {"seconds_first_use", result.seconds_first_use},
+          {"copied_bytes", result.copied_bytes},
+          {"synchronizations", result.synchronizations},
           {"decisions", std::move(decisions)}};
 }
 

@@ -10,7 +10,7 @@ import support
 NAMES = ["molecule", "triclinic", "water8", "slab", "sparse"]
 FILES = [support.DATA / f"{name}.xyz" for name in NAMES]
 FRAME = ["file", "index", "energy", "node_energies", "forces", "stress", "n_atoms", "n_edges", "seconds",
-         "seconds_graph", "seconds_first_use", "decisions"]
+         "seconds_graph", "seconds_first_use", "copied_bytes", "synchronizations", "decisions"]
 # A model evaluated in another order of summation, and against numbers that another program computed.
 TOLERANCE = 1e-12
 
@@ -40,6 +40,7 @@ class Eval(support.ProgramTest):
             self.assertEqual(list(decision), ["module", "op", "choice", "reason", "candidates"])
         for name in ("seconds", "seconds_graph", "seconds_first_use"):
             self.assertGreaterEqual(frame[name], 0)
+        self.assertEqual((frame["copied_bytes"], frame["synchronizations"]), (0, 0))
 
     def check(self, frames, tolerance):
         for name, frame in zip(NAMES, frames, strict=True):

@@ -52,9 +52,11 @@ struct EvaluationResult {
   std::int64_t n_edges = 0;
   std::int64_t n_atoms = 0;
   Selection selection;
-  double seconds = 0;            ///< The evaluation alone.
-  double seconds_graph = 0;      ///< Building the neighbour list.
-  double seconds_first_use = 0;  ///< Loading plugins, creating kernels, converting parameters.
+  std::uint64_t copied_bytes = 0;     ///< Between host and device, parameters not counted.
+  std::int64_t synchronizations = 0;  ///< How often the evaluation waited for a device.
+  double seconds = 0;                 ///< The evaluation alone.
+  double seconds_graph = 0;           ///< Building the neighbour list.
+  double seconds_first_use = 0;       ///< Loading plugins, creating kernels, converting parameters.
 };
 
 /// Memory that an evaluation needs on the evaluation device beyond the model's parameters.

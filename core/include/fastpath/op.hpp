@@ -11,6 +11,10 @@
 #include "fastpath/graph.hpp"
 #include "fastpath/tensor.hpp"
 
+namespace fastpath::plugin {
+class Queue;  // of a device, for the library
+}
+
 namespace fastpath {
 
 /// What a call computes. Tangent passes carry one directional derivative of every quantity beside its value.
@@ -89,6 +93,8 @@ struct OpCall {
   std::span<const Tensor> inputs_t, outputs_t, parameters_t, grad_outputs_t, grad_inputs_t, grad_parameters_t;
   Tensor saved;     ///< Bytes that forward keeps for backward, if the kernel asked for some.
   int threads = 1;  ///< CPU threads the call may use.
+  /// On a device: where the call is enqueued, behind what the queue was given before. Null: complete on return.
+  plugin::Queue* queue = nullptr;
 };
 
 }  // namespace fastpath

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
 
@@ -32,11 +33,10 @@ const Tensor& put(std::vector<Tensor>& list, std::size_t i, const Tensor& tensor
 
 std::span<const Tensor> first(const std::vector<Tensor>& list, std::size_t n) { return {list.data(), n}; }
 
-Tensor upload(plugin::OpenDevice& device, const Tensor& host) {
-  if (!host.defined()) return {};
-  Tensor result = device.allocate(host.shape(), host.dtype());
-  device.copy_to_device(host, result);
-  return result;
+/// The index arrays of a graph.
+std::array<Tensor*, 8> arrays_of(OpGraph& graph) {
+  return {&graph.sender,      &graph.receiver, &graph.receiver_ptr, &graph.sender_ptr,
+          &graph.sender_edge, &graph.species,  &graph.species_ptr,  &graph.species_node};
 }
 
 }  // namespace
@@ -50,10 +50,11 @@ Tensor BufferPool::take(const Shape& shape, DType dtype) {
   if (found == free_.end() || found->first > 4 * bytes + 4096) {
     // Some room to grow: the number of edges changes a little from step to step of a trajectory.
     const std::size_t capacity = bytes + bytes / 8 + 256;
-    const Tensor fresh = Tensor::empty({static_cast<std::int64_t>(capacity)}, DType::uint8);
+    const Shape size{static_cast<std::int64_t>(capacity)};
+    const Tensor fresh = device_ ? device_->allocate(size, DType::uint8) : Tensor::empty(size, DType::uint8);
     capacity_[fresh.base()] = capacity;
     bytes_ += capacity;
-    return Tensor::wrap(fresh.base(), shape, {}, dtype, Device::cpu(), fresh.owner());
+    return Tensor::wrap(fresh.base(), shape, {}, dtype, fresh.device(), fresh.owner());
   }
   std::vector<Tensor>& free = found->second;
   // One that has this shape already, as in an evaluation of the same sizes, needs no new one.
@@ -63,7 +64,7 @@ Tensor BufferPool::take(const Shape& shape, DType dtype) {
   Tensor result = std::move(free.back());
   free.pop_back();
   if (fits(result)) return result;
-  return Tensor::wrap(result.base(), shape, {}, dtype, Device::cpu(), result.owner());
+  return Tensor::wrap(result.base(), shape, {}, dtype, result.device(), result.owner());
 }
 
 void BufferPool::give(Tensor&& tensor) {
@@ -84,17 +85,24 @@ Executor::Executor(const Program& program)
       saved_(program.steps().size()),
       forward_had_tangent_(program.steps().size()) {}
 
+Executor::~Executor() { abandon(); }
+
 void Executor::begin(const RunSettings& settings) {
   end();
   settings_ = settings;
   gradient_slots_ = program_.gradient_slots(settings.parameter_gradients);
   parameter_gradients_.clear();
   copied_bytes_ = 0;
-  device_graph_ = {};
-  device_graph_valid_ = false;
+  synchronizations_ = 0;
 }
 
 void Executor::end() {
+  abandon();  // an evaluation that failed may have left work that writes to the host
+  if (device_graph_valid_) {
+    for (Tensor* index : arrays_of(device_graph_)) release(*index);
+    device_graph_ = {};
+    device_graph_valid_ = false;
+  }
   for (SlotBuffers& slot : buffers_) {
     for (Buffer& plane : slot) release(plane);
   }
@@ -110,13 +118,99 @@ void Executor::end() {
 }
 
 void Executor::release(Buffer& buffer) {
-  if (buffer.pooled) pool_.give(std::move(buffer.host));
+  if (buffer.pooled) release(buffer.host);
+  release(buffer.device);
   buffer = {};
 }
 
 void Executor::release(Tensor& tensor) {
-  if (tensor.defined()) pool_.give(std::move(tensor));
+  if (!tensor.defined()) return;
+  if (!tensor.device().is_cpu()) {
+    device_pool_.give(std::move(tensor));  // whoever gets it works behind what the queue still does with it
+  } else if (busy_) {
+    held_.push_back(std::move(tensor));
+  } else {
+    pool_.give(std::move(tensor));
+  }
   tensor = {};
+}
+
+Tensor Executor::take(const Shape& shape, DType dtype, plugin::OpenDevice* device) {
+  return (device != nullptr ? device_pool_ : pool_).take(shape, dtype);
+}
+
+void Executor::use(const std::shared_ptr<plugin::OpenDevice>& device) {
+  if (device == device_) return;
+  if (device_ != nullptr && device_graph_valid_) {
+    throw Error(ErrorCode::internal, fmt::format("kernels of one evaluation on {} and {}",
+                                                 to_string(device_->info().device), to_string(device->info().device)));
+  }
+  abandon();
+  queue_.reset();
+  device_pool_ = BufferPool(device);
+  device_ = device;
+  queue_ = device->create_queue();
+}
+
+Tensor Executor::upload(const Tensor& host) {
+  if (!host.defined()) return {};
+  Tensor result = device_pool_.take(host.shape(), host.dtype());
+  if (queue_ != nullptr) {
+    busy_ = true;
+    references_.push_back(host);
+    queue_->copy_to_device(host, result);
+  } else {
+    device_->copy_to_device(host, result);
+  }
+  copied_bytes_ += host.bytes();
+  return result;
+}
+
+bool Executor::fetch(SlotId slot, Plane plane) {
+  if (slot == kAbsent) return false;
+  Buffer& b = buffer(slot, plane);
+  if (b.host_valid || !b.device_valid) return false;
+  b.host = pool_.take(b.device.shape(), b.device.dtype());
+  b.pooled = true;
+  if (queue_ != nullptr) {
+    busy_ = true;
+    queue_->copy_from_device(b.device, b.host);
+  } else {
+    device_->copy_from_device(b.device, b.host);
+  }
+  b.host_valid = true;
+  copied_bytes_ += b.host.bytes();
+  return true;
+}
+
+void Executor::synchronize() {
+  if (!busy_) return;
+  ++synchronizations_;
+  try {
+    queue_->synchronize();
+  } catch (const Error& error) {
+    const bool recoverable = error.code() == ErrorCode::out_of_memory || error.code() == ErrorCode::unavailable;
+    if (!recoverable || !settings_.repeat || settings_.require_fast) throw;
+    throw KernelGaveWay{to_string(device_->info().device), {ReasonCode::fallback, error.what()}};
+  }
+  idle();
+}
+
+void Executor::idle() {
+  busy_ = false;
+  for (Tensor& tensor : held_) release(tensor);
+  held_.clear();
+  references_.clear();
+}
+
+void Executor::abandon() noexcept {
+  if (!busy_) return;
+  try {
+    queue_->synchronize();
+  } catch (const Error&) {
+    // Whoever waited has been told of an error; here it matters only that nothing is under way any more.
+  }
+  idle();
 }
 
 const Shape& Executor::shape_of(SlotId id) {
@@ -151,19 +245,12 @@ const Tensor& Executor::read(SlotId slot, Plane plane, plugin::OpenDevice* devic
   if (!b.defined()) return kNone;
   if (device != nullptr) {
     if (!b.device_valid) {
-      b.device = upload(*device, b.host);
+      b.device = upload(b.host);
       b.device_valid = true;
-      copied_bytes_ += b.host.bytes();
     }
     return b.device;
   }
-  if (!b.host_valid) {
-    b.host = pool_.take(b.device.shape(), b.device.dtype());
-    b.pooled = true;
-    device_->copy_from_device(b.device, b.host);
-    b.host_valid = true;
-    copied_bytes_ += b.host.bytes();
-  }
+  if (fetch(slot, plane)) synchronize();
   return b.host;
 }
 
@@ -172,7 +259,7 @@ const Tensor& Executor::write(SlotId slot, Plane plane, plugin::OpenDevice* devi
   release(b);
   const DType dtype = dtype_of(slot);
   if (device != nullptr) {
-    b.device = device->allocate(shape_of(slot), dtype);
+    b.device = device_pool_.take(shape_of(slot), dtype);
     b.device_valid = true;
     return b.device;
   }
@@ -182,18 +269,40 @@ const Tensor& Executor::write(SlotId slot, Plane plane, plugin::OpenDevice* devi
 }
 
 Tensor Executor::scratch(SlotId slot, plugin::OpenDevice* device) {
-  return device != nullptr ? device->allocate(shape_of(slot), dtype_of(slot))
-                           : pool_.take(shape_of(slot), dtype_of(slot));
+  return take(shape_of(slot), dtype_of(slot), device);
+}
+
+bool Executor::add_on_device(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device) {
+  if (term.numel() == 0) return true;
+  const std::int64_t rows = term.size(0), width = term.numel() / rows;
+  ops::OpModule* sum = program_.gradient_sum(width);
+  if (sum == nullptr || !sum->fast_active() || sum->placement() != device->info().device) return false;
+  const Shape flat{rows, width};
+  const std::array<Tensor, 2> terms{read(slot, plane, device).view(flat), term.view(flat)};
+  const Tensor result = device_pool_.take(term.shape(), term.dtype());
+  const Tensor flat_result = result.view(flat);
+  OpCall call;
+  call.inputs = terms;
+  call.outputs = {&flat_result, 1};
+  call.queue = queue_.get();
+  busy_ = busy_ || queue_ != nullptr;
+  sum->run(call);
+  release(buffer(slot, plane));
+  buffer(slot, plane) = {{}, result, false, true, false};
+  return true;
 }
 
 void Executor::add_into(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device) {
-  const Tensor& target = read(slot, plane, nullptr);
+  if (device != nullptr && add_on_device(slot, plane, term, device)) return;
   Tensor copy;
   if (device != nullptr) {
+    synchronize();
     copy = pool_.take(term.shape(), term.dtype());
     device->copy_from_device(term, copy);
     copied_bytes_ += term.bytes();
   }
+  if (busy_ && buffer(slot, plane).device_valid) synchronize();  // it may still be on its way to the device
+  const Tensor& target = read(slot, plane, nullptr);
   const Tensor& host_term = device != nullptr ? copy : term;
   if (target.dtype() == DType::float32) {
     add<float>(target, host_term);
@@ -201,7 +310,7 @@ void Executor::add_into(SlotId slot, Plane plane, const Tensor& term, plugin::Op
     add<double>(target, host_term);
   }
   release(copy);
-  buffer(slot, plane).device = {};
+  release(buffer(slot, plane).device);
   buffer(slot, plane).device_valid = false;
 }
 
@@ -209,19 +318,53 @@ const OpGraph& Executor::graph_on(plugin::OpenDevice* device) {
   if (device == nullptr) return *settings_.graph;
   if (!device_graph_valid_) {
     device_graph_ = *settings_.graph;
-    for (Tensor* index : {&device_graph_.sender, &device_graph_.receiver, &device_graph_.receiver_ptr,
-                          &device_graph_.sender_ptr, &device_graph_.sender_edge, &device_graph_.species,
-                          &device_graph_.species_ptr, &device_graph_.species_node}) {
-      *index = upload(*device, *index);
-      copied_bytes_ += index->bytes();
-    }
     device_graph_valid_ = true;
+    for (Tensor* index : arrays_of(device_graph_)) *index = upload(*index);
   }
   return device_graph_;
 }
 
 void Executor::forward() {
-  for (std::size_t i = 0; i < program_.steps().size(); ++i) run_step(program_.steps()[i], i, false);
+  for (std::size_t i = 0; i < program_.steps().size(); ++i) {
+    // Under a tangent the way back asks of every step what it has seen on the way forward.
+    if (!program_.steps()[i].late || settings_.tangent) run_step(program_.steps()[i], i, false);
+  }
+}
+
+void Executor::fetch_late() {
+  for (const Step& step : program_.steps()) {
+    if (!step.late) continue;
+    for (const SlotId id : step.inputs) fetch(id, kValue);
+  }
+}
+
+void Executor::finish_forward() {
+  if (settings_.tangent) return;  // done
+  fetch_late();
+  synchronize();
+  for (std::size_t i = 0; i < program_.steps().size(); ++i) {
+    if (program_.steps()[i].late) run_step(program_.steps()[i], i, false);
+  }
+}
+
+bool Executor::on_host(const Step& step) const { return step.op == nullptr || step.op->placement().is_cpu(); }
+
+void Executor::fetch_rest(std::size_t index) {
+  const std::vector<Step>& steps = program_.steps();
+  for (std::size_t i = 0; i <= index; ++i) {
+    const bool runs = std::any_of(steps[i].outputs.begin(), steps[i].outputs.end(), [&](SlotId id) {
+      return id != kAbsent && gradient_slots_[static_cast<std::size_t>(id)];
+    });
+    if (runs && !on_host(steps[i])) return;
+  }
+  for (std::size_t i = 0; i <= index; ++i) {
+    for (const SlotId id : steps[i].outputs) {
+      fetch(id, kGrad);
+      fetch(id, kGradTangent);
+    }
+  }
+  fetch_late();
+  synchronize();
 }
 
 void Executor::backward() {
@@ -233,6 +376,7 @@ void Executor::backward() {
                     [&](SlotId id) { return id != kAbsent && gradient_slots_[static_cast<std::size_t>(id)]; }) ||
         (settings_.parameter_gradients && !step.parameters.empty());
     if (!wanted || std::none_of(step.outputs.begin(), step.outputs.end(), has_gradient)) continue;
+    if (busy_ && on_host(step)) fetch_rest(i);
     run_step(step, i, true);
     // The gradient of what this step wrote has been used up.
     for (const SlotId id : step.outputs) {
@@ -241,6 +385,7 @@ void Executor::backward() {
       release(buffer(id, kGradTangent));
     }
   }
+  synchronize();  // gradients of parameters are on their way
 }
 
 void Executor::run_step(const Step& step, std::size_t index, bool backward) {
@@ -250,7 +395,7 @@ void Executor::run_step(const Step& step, std::size_t index, bool backward) {
   }
   plugin::OpenDevice* device = nullptr;
   if (step.op != nullptr && !step.op->placement().is_cpu()) {
-    device_ = step.op->state().active->device;
+    use(step.op->state().active->device);
     device = device_.get();
   }
   const bool fast = step.op != nullptr && step.op->fast_active();
@@ -293,6 +438,8 @@ void Executor::prepare_call(const Step& step, plugin::OpenDevice* device, Pass p
   call_.pass = pass;
   call_.graph = &graph_on(device);
   call_.threads = settings_.threads;
+  call_.queue = device != nullptr ? queue_.get() : nullptr;
+  busy_ = busy_ || call_.queue != nullptr;
   call_.inputs = first(inputs_, step.inputs.size());
   call_.inputs_t = call_.outputs = call_.outputs_t = {};
   call_.grad_outputs = call_.grad_outputs_t = call_.grad_inputs = call_.grad_inputs_t = {};
@@ -344,7 +491,7 @@ void Executor::run_forward(const Step& step, plugin::OpenDevice* device, std::si
     // A kernel may keep intermediate results for its backward pass.
     if (const std::uint64_t bytes = step.op->saved_bytes(call_); bytes > 0) {
       shape_.assign(1, static_cast<std::int64_t>(bytes));
-      saved_[index] = device != nullptr ? device->allocate(shape_, DType::uint8) : pool_.take(shape_, DType::uint8);
+      saved_[index] = take(shape_, DType::uint8, device);
       call_.saved = saved_[index];
     }
   }
@@ -359,8 +506,14 @@ void Executor::run_backward(const Step& step, plugin::OpenDevice* device, std::s
   const bool tangent = settings_.tangent && forward_had_tangent_[index];
   bool along = tangent;  // gradients have tangents that are not zero
   for (std::size_t i = 0; i < n_inputs; ++i) {
-    put(inputs_, i, read(step.inputs[i], kValue, device));
-    if (tangent) put(inputs_t_, i, read(step.inputs[i], kTangent, device));
+    const SlotId id = step.inputs[i];
+    if (step.late && !settings_.tangent && id != kAbsent && !buffer(id, kValue).host_valid) {
+      // Linear: its gradient needs to know how many numbers there are, not which, and they may still be on the way.
+      put(inputs_, i, Tensor::wrap(nullptr, shape_of(id), {}, dtype_of(id), Device::cpu(), nullptr));
+      continue;
+    }
+    put(inputs_, i, read(id, kValue, device));
+    if (tangent) put(inputs_t_, i, read(id, kTangent, device));
   }
   for (std::size_t i = 0; i < n_outputs; ++i) {
     put(grad_outputs_, i, read(step.outputs[i], kGrad, device));
@@ -404,7 +557,7 @@ void Executor::run_backward(const Step& step, plugin::OpenDevice* device, std::s
       for (std::size_t i = 0; i < n_outputs; ++i) {
         if (!grad_outputs_[i].defined() || grad_outputs_t_[i].defined()) continue;
         const Tensor zero = Tensor::zeros(grad_outputs_[i].shape(), grad_outputs_[i].dtype());
-        put(grad_outputs_t_, i, device != nullptr ? upload(*device, zero) : zero);
+        put(grad_outputs_t_, i, device != nullptr ? upload(zero) : zero);
       }
       call_.grad_outputs = first(grad_outputs_t_, n_outputs);
       call_.grad_inputs = first(grad_inputs_t_, n_inputs);
@@ -424,7 +577,12 @@ void Executor::run_backward(const Step& step, plugin::OpenDevice* device, std::s
       for (Tensor& kept : parameter_gradients_[name]) {
         if (!kept.defined() || kept.device().is_cpu()) continue;
         const Tensor on_host = Tensor::empty(kept.shape(), kept.dtype());
-        device->copy_from_device(kept, on_host);
+        if (queue_ != nullptr) {
+          queue_->copy_from_device(kept, on_host);
+        } else {
+          device->copy_from_device(kept, on_host);
+        }
+        release(kept);
         kept = on_host;
       }
     }
@@ -445,7 +603,7 @@ void Executor::add_parameter_targets(const Step& step, plugin::OpenDevice* devic
     const Module& module = step.op != nullptr ? static_cast<const Module&>(*step.op) : *step.glue->module();
     const Shape& shape = module.parameter(schema[i].name).shape();
     const auto fresh = [&] {
-      return device != nullptr ? device->allocate(shape, settings_.dtype) : Tensor::empty(shape, settings_.dtype);
+      return device != nullptr ? device_pool_.take(shape, settings_.dtype) : Tensor::empty(shape, settings_.dtype);
     };
     auto& kept = parameter_gradients_[step.parameters[i]];
     kept[0] = put(grad_parameters_, i, fresh());

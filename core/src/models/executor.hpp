@@ -17,6 +17,8 @@ namespace fastpath::models {
 /// Memory that survives from one evaluation to the next, so that the steady state allocates nothing large.
 class BufferPool {
  public:
+  /// Of the host, or of a device.
+  explicit BufferPool(std::shared_ptr<plugin::OpenDevice> device = nullptr) : device_(std::move(device)) {}
   /// A buffer of at least this size; its content is undefined.
   Tensor take(const Shape& shape, DType dtype);
   /// Takes a buffer back; one that is not of this pool is left to its owner.
@@ -25,6 +27,7 @@ class BufferPool {
   void clear();
 
  private:
+  std::shared_ptr<plugin::OpenDevice> device_;
   std::map<std::size_t, std::vector<Tensor>> free_;  // by capacity; in the shapes that they had
   std::map<const void*, std::size_t> capacity_;      // of every buffer, by address
   std::uint64_t bytes_ = 0;
@@ -51,21 +54,25 @@ struct RunSettings {
 };
 
 /// Runs a program: forward over the steps, backward over them in reverse. Keeps the tensors of every slot, on the host
-/// or on a device, and copies between the two where consecutive steps live on different sides.
+/// or on a device, and copies between the two where consecutive steps live on different sides. What a device has to do
+/// goes into one queue, which is waited for only where a step of the host needs a result.
 class Executor {
  public:
   explicit Executor(const Program& program);
+  ~Executor();
 
   /// Starts an evaluation: sets sizes, forgets the last one's tensors.
   void begin(const RunSettings& settings);
   /// Value of an input slot; `tangent` undefined means zero.
   void set_input(SlotId slot, const Tensor& value, const Tensor& tangent = {});
   void forward();
+  /// Does the steps that forward() has left, those that nothing waits for but the result.
+  void finish_forward();
   /// The gradient of the result with respect to an output slot (a constant: it has no tangent).
   void seed(SlotId slot, const Tensor& gradient);
   void backward();
 
-  /// Host tensors, after forward() or backward(). Undefined where nothing was computed.
+  /// Host tensors, after forward() and finish_forward(), or backward(). Undefined where nothing was computed.
   Tensor value(SlotId slot) { return host(slot, kValue); }
   Tensor tangent(SlotId slot) { return host(slot, kTangent); }
   Tensor gradient(SlotId slot) { return host(slot, kGrad); }
@@ -73,6 +80,8 @@ class Executor {
   StateDict parameter_gradients(bool tangent) const;
   /// Bytes copied between host and device in this evaluation.
   std::uint64_t copied_bytes() const { return copied_bytes_; }
+  /// How often this evaluation has waited for a device.
+  std::int64_t synchronizations() const { return synchronizations_; }
   /// Returns buffers to the pool.
   void end();
 
@@ -98,7 +107,27 @@ class Executor {
   Tensor scratch(SlotId slot, plugin::OpenDevice* device);
   void release(Buffer& buffer);
   void release(Tensor& tensor);
+  /// Memory, on the device or on the host.
+  Tensor take(const Shape& shape, DType dtype, plugin::OpenDevice* device);
+  /// A copy on the device, complete for what is enqueued after it.
+  Tensor upload(const Tensor& host);
+  /// Enqueues the copy to the host of a buffer that is only on the device; true if there was something to copy.
+  bool fetch(SlotId slot, Plane plane);
+  /// Of the inputs of late steps.
+  void fetch_late();
+  /// Waits for the device. @throws KernelGaveWay if work failed in a way that the reference can make up for.
+  void synchronize();
+  /// Waits for the device, whatever becomes of its work.
+  void abandon() noexcept;
+  void idle();
+  /// Makes `device` the one that owns memory in this evaluation.
+  void use(const std::shared_ptr<plugin::OpenDevice>& device);
+  bool on_host(const Step& step) const;
+  /// Before a step of the host in backward, when none of those left needs the device: brings everything they read.
+  void fetch_rest(std::size_t index);
   void add_into(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device);
+  /// The same by a kernel; false if there is none.
+  bool add_on_device(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device);
   const OpGraph& graph_on(plugin::OpenDevice* device);
 
   void run_step(const Step& step, std::size_t index, bool backward);
@@ -119,7 +148,7 @@ class Executor {
   std::vector<bool> gradient_slots_;
   std::vector<Tensor> saved_;              // per step
   std::vector<bool> forward_had_tangent_;  // per step: forward_tangent wrote what is saved
-  BufferPool pool_;
+  BufferPool pool_, device_pool_;
   // The step under way. Kept between steps, so that these do not allocate.
   Shape shape_;
   OpCall call_;
@@ -139,6 +168,11 @@ class Executor {
   };
   std::map<std::pair<const Glue*, DType>, GlueParameters> glue_parameters_;
   std::shared_ptr<plugin::OpenDevice> device_;  // the one that owns memory in this evaluation, once a step has used it
+  std::unique_ptr<plugin::Queue> queue_;        // of device_
+  bool busy_ = false;                           // the queue may have work
+  std::vector<Tensor> held_;                    // given back to the pool, when the queue has no use for it any more
+  std::vector<Tensor> references_;              // to memory of the host that the queue reads
+  std::int64_t synchronizations_ = 0;
   OpGraph device_graph_;
   bool device_graph_valid_ = false;
   std::map<std::string, std::array<Tensor, 2>> parameter_gradients_;

@@ -314,16 +314,19 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
     p.add(std::move(step));
   };
   /// An op that a model has no module for: reference code on the CPU, a plugin's kernel on its device.
-  const auto small_op_step = [&](const std::string& name, const auto& make, std::vector<SlotId> inputs, SlotId output) {
+  const auto small_op = [&](const std::string& name, const auto& make) {
     auto known = std::find_if(self.small_ops_.begin(), self.small_ops_.end(),
                               [&](const NamedFastModule& op) { return op.name == name; });
     if (known == self.small_ops_.end()) {
       self.small_op_modules_.push_back(make());
       known = self.small_ops_.insert(known, {name, self.small_op_modules_.back().get()});
     }
+    return dynamic_cast<ops::OpModule*>(known->module);
+  };
+  const auto small_op_step = [&](const std::string& name, const auto& make, std::vector<SlotId> inputs, SlotId output) {
     Step step;
     step.name = name;
-    step.op = dynamic_cast<ops::OpModule*>(known->module);
+    step.op = small_op(name, make);
     step.inputs = std::move(inputs);
     step.outputs = {output};
     p.add(std::move(step));
@@ -364,6 +367,7 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
             {made->species_nodes}, {h});
 
   std::vector<SlotId> contributions;
+  std::vector<Step> readouts;  // the last steps of the program
   if (c.pair_repulsion) {
     const SlotId pair = p.add_slot("pair_repulsion", Rows::receivers, {}, true);
     glue_step("pair_repulsion_fn", dynamic_cast<ops::PairZblModule&>(child(self, "pair_repulsion_fn")).glue(),
@@ -474,11 +478,32 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
       op_step(readout + ".linear", {h}, {per_head});
     }
     const SlotId energy = slot("readout", Rows::receivers, {});
-    glue_step(readout + ".select_head", select_head(n_heads), {per_head, made->head}, {energy});
+    Step selection;
+    selection.name = readout + ".select_head";
+    selection.glue = select_head(n_heads);
+    selection.inputs = {per_head, made->head};
+    selection.outputs = {energy};
+    selection.late = true;
+    readouts.push_back(std::move(selection));
     contributions.push_back(energy);
   }
   made->result = p.add_slot("interaction_energy", Rows::receivers, {}, true);
-  glue_step("interaction_energy", sum(), contributions, {made->result});
+  Step total;
+  total.name = "interaction_energy";
+  total.glue = sum();
+  total.inputs = contributions;
+  total.outputs = {made->result};
+  total.late = true;
+  readouts.push_back(std::move(total));
+  for (Step& step : readouts) p.add(std::move(step));
+  for (const Slot& slot : p.slots()) {
+    if (!slot.real || slot.wide || slot.n_readers < 2) continue;
+    std::int64_t width = 1;
+    for (const std::int64_t size : slot.trailing) width *= size;
+    p.add_gradient_sum(width, small_op(fmt::format("gradients.{}", width), [&] {
+                         return std::make_unique<ops::SumModule>(sdk::SumConfig{2, width});
+                       }));
+  }
   made->executor = std::make_unique<Executor>(p);
   return made;
 }
@@ -669,15 +694,23 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
   const Tensor head_of = Tensor::empty({n_receivers}, DType::int32);
   for (std::int32_t& value : head_of.span<std::int32_t>()) value = head;
   executor.set_input(r.head, head_of);
-  executor.forward();
-
-  // Totals in float64 whatever the dtype: reference energies are large.
   const auto pick = [&](const char* child_name, const char* name, std::int64_t width) {
     const Tensor values = child(*this, child_name).buffer(name);
     return values.data<double>() + (values.numel() > width ? head * width : 0);
   };
   const double* e0 = pick("atomic_energies_fn", "atomic_energies", c.n_species());
   const double scale = *pick("scale_shift", "scale", 1), shift = *pick("scale_shift", "shift", 1);
+
+  executor.forward();
+  if (backward) {
+    const Tensor seed = Tensor::zeros({n_receivers}, DType::float64);
+    for (std::int64_t n = 0; n < n_local; ++n) seed.data<double>()[n] = scale;
+    executor.seed(r.result, seed);
+    executor.backward();
+  }
+  executor.finish_forward();
+
+  // Totals in float64 whatever the dtype: reference energies are large.
   const Tensor interaction = executor.value(r.result);
   result.node_energies = Tensor::empty({n_local}, DType::float64);
   for (std::int64_t n = 0; n < n_local; ++n) {
@@ -687,10 +720,6 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
   }
 
   if (backward) {
-    const Tensor seed = Tensor::zeros({n_receivers}, DType::float64);
-    for (std::int64_t n = 0; n < n_local; ++n) seed.data<double>()[n] = scale;
-    executor.seed(r.result, seed);
-    executor.backward();
     const auto forces_from = [&](const Tensor& gradient) {
       const Tensor forces = Tensor::empty({n_nodes, 3}, DType::float64);
       ops::accumulate_forces(n_nodes, graph.n_edges(), sender.data(), receiver.data(), gradient.data<double>(),
@@ -720,6 +749,8 @@ void MaceModel::compute(const Graph& graph, const EvaluateOptions& options, Cont
       if (options.parameter_gradients) result.parameter_gradients_tangent = executor.parameter_gradients(true);
     }
   }
+  result.copied_bytes = executor.copied_bytes();
+  result.synchronizations = executor.synchronizations();
 }
 
 }  // namespace fastpath::models

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,9 @@ struct Step {
   std::vector<std::string> parameters;  ///< Full names of the parameters in schema order; "" for constants.
   bool exchange = false;                ///< Brings ghost features from their owners; done by the executor.
   std::int64_t layer = 0;               ///< Of an exchange.
+  /// Glue that leads to the result alone and is linear: its gradient does not depend on its inputs, so that the way
+  /// back begins without waiting for them.
+  bool late = false;
 };
 
 class Program {
@@ -58,6 +62,14 @@ class Program {
   /// Adds a slot that a step will write.
   SlotId add_slot(std::string name, Rows rows, Shape trailing, bool wide = false);
   void add(Step step);
+
+  /// The op that adds two gradients of this many numbers a row on a device.
+  void add_gradient_sum(std::int64_t width, ops::OpModule* sum) { gradient_sums_[width] = sum; }
+  /// Null if there is none.
+  ops::OpModule* gradient_sum(std::int64_t width) const {
+    const auto found = gradient_sums_.find(width);
+    return found == gradient_sums_.end() ? nullptr : found->second;
+  }
 
   const std::vector<Slot>& slots() const { return slots_; }
   const std::vector<Step>& steps() const { return steps_; }
@@ -72,6 +84,7 @@ class Program {
  private:
   std::vector<Slot> slots_;
   std::vector<Step> steps_;
+  std::map<std::int64_t, ops::OpModule*> gradient_sums_;
 };
 
 }  // namespace fastpath::models

@@ -94,7 +94,13 @@ void PluginDevice::check_pair(const Tensor& host, const Tensor& device, std::str
   }
 }
 
-void PluginDevice::copy_to_device(const Tensor& host, const Tensor& device) {
+void PluginDevice::copy_to_device(const Tensor& host, const Tensor& device) { copy_to_device(host, device, nullptr); }
+
+void PluginDevice::copy_from_device(const Tensor& device, const Tensor& host) {
+  copy_from_device(device, host, nullptr);
+}
+
+void PluginDevice::copy_to_device(const Tensor& host, const Tensor& device, fp_stream* stream) {
   check_pair(host, device, "copy to device");
   if (host.bytes() == 0) return;
   if (!owns_memory()) return device.copy_from(host);
@@ -102,12 +108,12 @@ void PluginDevice::copy_to_device(const Tensor& host, const Tensor& device) {
   check(call(sink,
              [&] {
                return tables_.memory.copy_to_device(handle_, device.base(), device.byte_offset(), host.raw(),
-                                                    host.bytes(), nullptr, sink.get());
+                                                    host.bytes(), stream, sink.get());
              }),
         "copy to device");
 }
 
-void PluginDevice::copy_from_device(const Tensor& device, const Tensor& host) {
+void PluginDevice::copy_from_device(const Tensor& device, const Tensor& host, fp_stream* stream) {
   check_pair(host, device, "copy from device");
   if (host.bytes() == 0) return;
   if (!owns_memory()) return host.copy_from(device);
@@ -115,9 +121,34 @@ void PluginDevice::copy_from_device(const Tensor& device, const Tensor& host) {
   check(call(sink,
              [&] {
                return tables_.memory.copy_from_device(handle_, host.raw(), device.base(), device.byte_offset(),
-                                                      host.bytes(), nullptr, sink.get());
+                                                      host.bytes(), stream, sink.get());
              }),
         "copy from device");
+}
+
+std::unique_ptr<Queue> PluginDevice::create_queue() {
+  if (!owns_memory()) return nullptr;
+  return std::make_unique<PluginQueue>(shared_from_this());
+}
+
+PluginQueue::PluginQueue(std::shared_ptr<PluginDevice> device) : device_(std::move(device)) {
+  ErrorSink sink;
+  const fp_memory_api& api = device_->tables().memory;
+  CallStatus status = device_->call(sink, [&] { return api.create_stream(device_->handle(), &stream_, sink.get()); });
+  if (status.ok() && stream_ == nullptr) status = {FP_E_INTERNAL, "reported success and gave no stream"};
+  device_->check(status, "creation of a stream");
+}
+
+PluginQueue::~PluginQueue() {
+  if (device_->forked()) return;
+  guarded_void([&] { device_->tables().memory.destroy_stream(device_->handle(), stream_); });
+}
+
+void PluginQueue::synchronize() {
+  ErrorSink sink;
+  device_->check(
+      device_->call(sink, [&] { return device_->tables().memory.synchronize(device_->handle(), stream_, sink.get()); }),
+      "synchronization");
 }
 
 void PluginDevice::fill_zero(const Tensor& device) {

@@ -22,6 +22,7 @@ class PluginDevice final : public OpenDevice, public std::enable_shared_from_thi
   void copy_to_device(const Tensor& host, const Tensor& device) override;
   void copy_from_device(const Tensor& device, const Tensor& host) override;
   void fill_zero(const Tensor& device) override;
+  std::unique_ptr<Queue> create_queue() override;
   bool lost() const noexcept override { return lost_.load(std::memory_order_relaxed); }
   bool forked() const noexcept override { return generation_ != fork_generation(); }
   std::unique_ptr<Kernel> create_kernel(const OpSpec& op, DType dtype, Passes passes) override;
@@ -39,6 +40,8 @@ class PluginDevice final : public OpenDevice, public std::enable_shared_from_thi
   }
   /// @throws Error for a status that is not ok.
   void check(const CallStatus& status, std::string_view action) const;
+  void copy_to_device(const Tensor& host, const Tensor& device, fp_stream* stream);
+  void copy_from_device(const Tensor& device, const Tensor& host, fp_stream* stream);
 
  private:
   void check_pair(const Tensor& host, const Tensor& device, std::string_view action) const;
@@ -52,6 +55,29 @@ class PluginDevice final : public OpenDevice, public std::enable_shared_from_thi
   std::atomic<bool> lost_{false};
 };
 
+/// A stream of a device.
+class PluginQueue final : public Queue {
+ public:
+  /// @throws Error as PluginDevice::allocate.
+  explicit PluginQueue(std::shared_ptr<PluginDevice> device);
+  ~PluginQueue() override;
+  PluginQueue(const PluginQueue&) = delete;
+  PluginQueue& operator=(const PluginQueue&) = delete;
+
+  void copy_to_device(const Tensor& host, const Tensor& device) override {
+    device_->copy_to_device(host, device, stream_);
+  }
+  void copy_from_device(const Tensor& device, const Tensor& host) override {
+    device_->copy_from_device(device, host, stream_);
+  }
+  void synchronize() override;
+  fp_stream* stream() const noexcept { return stream_; }
+
+ private:
+  std::shared_ptr<PluginDevice> device_;
+  fp_stream* stream_ = nullptr;
+};
+
 /// Memory of a device, or of the host, that is kept and grown: for scratch.
 class Workspace {
  public:
@@ -62,6 +88,7 @@ class Workspace {
   /// Makes room for `bytes`; the content is undefined.
   CallStatus reserve(std::uint64_t bytes, ErrorSink& sink);
   void* memory() const noexcept { return memory_; }
+  std::uint64_t capacity() const noexcept { return capacity_; }
 
  private:
   void release() noexcept;

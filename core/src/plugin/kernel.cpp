@@ -123,6 +123,11 @@ CallStatus PluginKernel::bind(std::span<const Tensor> parameters, std::uint64_t 
   args.stream = stream_;
   args.errors = sink_.get();
   CallStatus status = device_->call(sink_, [&] { return device_->tables().kernels.bind(kernel_, &args); });
+  if (stream_ != nullptr) {  // calls come on other streams, which know nothing of this one
+    CallStatus finished = device_->call(
+        sink_, [&] { return device_->tables().memory.synchronize(device_->handle(), stream_, sink_.get()); });
+    if (status.ok()) status = std::move(finished);
+  }
   // On failure too: how far the plugin came with the new ones is not known.
   bound_.swap(next);
   std::swap(parameters_, list);
@@ -236,8 +241,19 @@ void PluginKernel::fill_lists(const OpCall& call) {
 
 CallStatus PluginKernel::run(const OpCall& call) {
   if (CallStatus status = check_devices(call); !status.ok()) return status;
-  if (CallStatus status = need_stream(); !status.ok()) return status;
+  // The queue's own stream, or the kernel's, on which a call is complete when it returns.
+  auto* const queue = device_->owns_memory() ? static_cast<PluginQueue*>(call.queue) : nullptr;
+  if (queue == nullptr) {
+    if (CallStatus status = need_stream(); !status.ok()) return status;
+  }
   if (CallStatus status = need_workspace(call); !status.ok()) return status;
+  if (queue != nullptr && workspace_.scratch_bytes > scratch_.capacity()) {
+    try {
+      queue->synchronize();  // an earlier call may still use what is about to be released
+    } catch (const Error& error) {
+      return {error.code() == ErrorCode::device_lost ? FP_E_DEVICE_LOST : FP_E_INTERNAL, error.what()};
+    }
+  }
   if (CallStatus status = scratch_.reserve(workspace_.scratch_bytes, sink_); !status.ok()) return status;
 
   args_ = {};
@@ -255,11 +271,11 @@ CallStatus PluginKernel::run(const OpCall& call) {
     args_.saved = call.saved.raw();
     args_.saved_bytes = call.saved.bytes();
   }
-  args_.stream = stream_;
+  args_.stream = queue != nullptr ? queue->stream() : stream_;
   args_.threads = std::max(call.threads, 1);
   args_.errors = sink_.get();
   CallStatus status = device_->call(sink_, [&] { return device_->tables().kernels.run(kernel_, &args_); });
-  if (stream_ == nullptr) return status;
+  if (queue != nullptr || stream_ == nullptr) return status;
   // Also after a failure: what was enqueued before it still writes to the caller's tensors.
   CallStatus finished = device_->call(
       sink_, [&] { return device_->tables().memory.synchronize(device_->handle(), stream_, sink_.get()); });

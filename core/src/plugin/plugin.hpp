@@ -50,6 +50,19 @@ class Kernel {
   virtual CallStatus run(const OpCall& call) = 0;
 };
 
+/// Work for a device, done in the order in which it is given and later than the call that gives it. One thread at a
+/// time. Memory that is released may still be in use by what was given before; memory of the host must stay as it is
+/// until synchronize().
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  /// As OpenDevice's functions of these names, with the same errors.
+  virtual void copy_to_device(const Tensor& host, const Tensor& device) = 0;
+  virtual void copy_from_device(const Tensor& device, const Tensor& host) = 0;
+  /// Waits until everything is done. @throws as the copies do, for work that failed.
+  virtual void synchronize() = 0;
+};
+
 /// An open device: its memory and its kernels. Thread-safe.
 class OpenDevice {
  public:
@@ -64,6 +77,8 @@ class OpenDevice {
   virtual void copy_to_device(const Tensor& host, const Tensor& device) = 0;
   virtual void copy_from_device(const Tensor& device, const Tensor& host) = 0;
   virtual void fill_zero(const Tensor& device) = 0;
+  /// A queue of this device; null for one without memory of its own. Same errors.
+  virtual std::unique_ptr<Queue> create_queue() { return nullptr; }
   /// True once a call answered device_lost: nothing on it works any more.
   virtual bool lost() const noexcept { return false; }
   /// True in a child of the process that opened it: neither the device nor threads of the plugin came along.
