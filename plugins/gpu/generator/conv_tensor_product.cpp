@@ -225,7 +225,7 @@ class ConvTensorProduct final : public Op {
 
   void forward(Source& s, std::size_t index) {
     const Part& part = forward_parts_[index];
-    s.begin_kernel(part_name("forward", index), group(s),
+    s.begin_kernel(part_name("forward", index), s.group_size(kGroup),
                    {Source::in("x"), Source::in("y"), Source::in("w"), Source::out("out"), Source::in("sender", "i32"),
                     Source::in("receiver_ptr", "i64"), Source::integer("n_items")});
     begin_runs(s, part.mul, "receiver_ptr");
@@ -253,7 +253,7 @@ class ConvTensorProduct final : public Op {
 
   void grad_x(Source& s, std::size_t index) {
     const Part& part = grad_x_parts_[index];
-    s.begin_kernel(part_name("grad_x", index), group(s),
+    s.begin_kernel(part_name("grad_x", index), s.group_size(kGroup),
                    {Source::in("y"), Source::in("w"), Source::in("grad_out"), Source::out("grad_x"),
                     Source::in("receiver", "i32"), Source::in("sender_ptr", "i64"), Source::in("sender_edge", "i64"),
                     Source::integer("n_items"), Source::integer("n_receivers")});
@@ -295,7 +295,7 @@ class ConvTensorProduct final : public Op {
       widest = std::max(widest, path.mul);
     }
     const std::int64_t edge_dim = config_.edge.dim();
-    std::uint32_t size = group(s);
+    std::uint32_t size = s.group_size(kGroup);
     while (size > 1 && size * static_cast<std::uint64_t>(edge_dim) * s.real_bytes() > s.target().local_bytes) size /= 2;
     std::uint32_t lanes = 1;
     while (lanes < 32 && lanes < size && lanes < widest) lanes *= 2;
@@ -393,7 +393,7 @@ class ConvTensorProduct final : public Op {
   void zero(Source& s, const sdk::Irreps& irreps, std::size_t Path::*block, const std::string& name) const {
     const std::vector<std::size_t> rest = untouched(irreps, block);
     if (rest.empty()) return;
-    s.begin_kernel(name, group(s), {Source::out("out"), Source::integer("n_rows")});
+    s.begin_kernel(name, s.group_size(kGroup), {Source::out("out"), Source::integer("n_rows")});
     s.item("n", "n_rows");
     for (const std::size_t b : rest) {
       s.line("for (i32 i = 0; i < ", irreps[b].dim(), "; ++i) out[n * ", irreps.dim(), " + ", irreps.offset(b),
@@ -405,7 +405,6 @@ class ConvTensorProduct final : public Op {
                  std::int64_t rows) const {
     if (!untouched(irreps, block).empty()) plan.launch_items(name, rows, {out, rows});
   }
-  static std::uint32_t group(const Source& s) { return std::min(kGroup, s.target().max_group_size); }
 
   sdk::ConvTensorProductConfig config_;
   std::vector<Path> paths_;  // by multiplicity, descending

@@ -28,7 +28,7 @@ class RegroupChannels final : public Op {
 
  private:
   void kernel(Source& s, const std::string& name, bool backward) const {
-    s.begin_kernel(name, kGroup, {Source::in("from"), Source::out("to"), Source::integer("n_items")});
+    s.begin_kernel(name, s.group_size(kGroup), {Source::in("from"), Source::out("to"), Source::integer("n_items")});
     s.item("item", "n_items");
     s.line("const i64 row = item / ", config_.channels, ", c = item % ", config_.channels, ";");
     s.line("const i64 first = row * ", config_.channels * config_.dim(), ", grouped = item * ", config_.dim(), ";");
@@ -60,13 +60,13 @@ class Sum final : public Op {
         sum += (i == 0 ? "" : " + ") + x + "[item]";
       }
       parameters.insert(parameters.end(), {Source::out("y"), Source::integer("n_items")});
-      source.begin_kernel("sum_forward", kGroup, parameters);
+      source.begin_kernel("sum_forward", source.group_size(kGroup), parameters);
       source.item("item", "n_items");
       source.line("y[item] = ", sum, ";");
       source.end_kernel();
     }
     if ((passes & FP_PASS_BACKWARD) != 0) {
-      source.begin_kernel("sum_backward", kGroup,
+      source.begin_kernel("sum_backward", source.group_size(kGroup),
                           {Source::in("grad_y"), Source::out("grad_x"), Source::integer("n_items")});
       source.item("item", "n_items");
       source.line("grad_x[item] = grad_y[item];");
@@ -101,13 +101,14 @@ class ScaledSilu final : public Op {
     Source s(target, dtype);
     const std::string one = s.real(1.0);
     if ((passes & FP_PASS_FORWARD) != 0) {
-      s.begin_kernel("scaled_silu_forward", kGroup, {Source::in("x"), Source::out("y"), Source::integer("n_items")});
+      s.begin_kernel("scaled_silu_forward", s.group_size(kGroup),
+                     {Source::in("x"), Source::out("y"), Source::integer("n_items")});
       s.item("item", "n_items");
       s.line("y[item] = ", s.real(config_.constant), " * x[item] / (", one, " + fp_exp(-x[item]));");
       s.end_kernel();
     }
     if ((passes & FP_PASS_BACKWARD) != 0) {
-      s.begin_kernel("scaled_silu_backward", kGroup,
+      s.begin_kernel("scaled_silu_backward", s.group_size(kGroup),
                      {Source::in("x"), Source::in("grad_y"), Source::out("grad_x"), Source::integer("n_items")});
       s.item("item", "n_items");
       s.line("const real sigmoid = ", one, " / (", one, " + fp_exp(-x[item])), rest = ", one, " / (", one,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,6 +33,8 @@ class Source {
   const Target& target() const { return target_; }
   sdk::DType dtype() const { return dtype_; }
   std::uint32_t real_bytes() const { return dtype_.bits / 8u; }
+  /// The group size that a kernel would like to have, or the largest that the device takes.
+  std::uint32_t group_size(std::uint32_t wanted) const { return std::min(wanted, target_.max_group_size); }
   /// A number as a constant of the program's real type.
   std::string real(double value) const;
 
