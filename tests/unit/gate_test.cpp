@@ -705,6 +705,26 @@ TEST(Host, TakesThreadsLogAndConfigurationFromAContext) {
   plugin::set_configuration("gate_test.key", std::nullopt);
 }
 
+TEST(Context, OffersPluginsTheDirectoryOfItsCache) {
+  const fp_host& host = plugin::host_table();
+  const auto offered = [&]() -> std::string {
+    const char* value = nullptr;
+    std::uint64_t size = 0;
+    return host.lookup(host.context, "cache_dir", 9, &value, &size) == 1 ? std::string(value, size) : "nothing";
+  };
+  plugin::set_configuration("cache_dir", std::nullopt);
+  { const Context none({.registry = {.default_paths = false, .use_cache = false}}); }
+  EXPECT_EQ(offered(), "nothing");
+  { const Context one({.registry = {.default_paths = false, .cache_directory = "/somewhere"}}); }
+  EXPECT_EQ(offered(), "/somewhere");
+  {
+    const Context own({.registry = {.default_paths = false, .cache_directory = "/somewhere"},
+                       .plugin_configuration = {{"cache_dir", "/elsewhere"}}});
+  }
+  EXPECT_EQ(offered(), "/elsewhere");
+  plugin::set_configuration("cache_dir", std::nullopt);
+}
+
 TEST(Shadow, TheVariableIsANumberOrAnError) {
   const auto with = [](const char* value) {
     setenv("FASTPATH_SHADOW", value, 1);

@@ -46,7 +46,7 @@ std::uint64_t shadow_period(int requested) {
   return period;
 }
 
-/// Where what passed the gate is kept: beside what the registry keeps. A registry that is shared is its maker's.
+/// Where plugins and the gate keep things: beside what the registry keeps. A registry that is shared is its maker's.
 std::filesystem::path cache_directory(const ContextOptions& options) {
   if (options.shared_registry || !options.registry.use_cache) return {};
   return options.registry.cache_directory.empty() ? plugin::user_cache_directory() : options.registry.cache_directory;
@@ -60,7 +60,8 @@ std::uint64_t next_id() {
 }  // namespace
 
 Context::Impl::Impl(ContextOptions options)
-    : gates(cache_directory(options)),
+    : cache(cache_directory(options)),
+      gates(cache),
       registry(options.shared_registry ? std::move(options.shared_registry)
                                        : std::make_shared<PluginRegistry>(std::move(options.registry))),
       threads(thread_budget(options.threads)),
@@ -69,6 +70,7 @@ Context::Impl::Impl(ContextOptions options)
       shadow_(shadow_period(options.shadow)) {
   if (options.threads > 0) plugin::set_thread_budget(options.threads);
   if (options.log) plugin::set_log_sink(std::move(options.log));
+  if (!cache.empty()) plugin::set_configuration("cache_dir", cache.string());
   for (auto& [key, value] : options.plugin_configuration) plugin::set_configuration(key, std::move(value));
 }
 

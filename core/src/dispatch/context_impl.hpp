@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,7 @@ class Context::Impl {
   /// @throws Error(invalid_argument) for a negative number, or a FASTPATH_SHADOW that is none.
   explicit Impl(ContextOptions options);
 
+  const std::filesystem::path cache;  ///< What is kept between processes; empty: nothing is.
   verify::GateStore gates;
   const std::shared_ptr<PluginRegistry> registry;
   const int threads;

@@ -118,7 +118,9 @@ void set_configuration(std::string_view key, std::optional<std::string> value) {
     if (found != state().configuration.end()) state().configuration.erase(found);
     return;
   }
-  state().configuration[std::string(key)] = &state().values.emplace_back(std::move(*value));
+  const std::string*& kept = state().configuration[std::string(key)];
+  if (kept != nullptr && *kept == *value) return;  // values stay for good: not one more for every context
+  kept = &state().values.emplace_back(std::move(*value));
 }
 
 std::uint64_t fork_generation() noexcept {
