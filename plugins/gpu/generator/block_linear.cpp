@@ -63,9 +63,26 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
   const Tile tile = choose_tile(s.target(), s.real_bytes(),
                                 {.columns = mul, .depth = depth, .least_rows = static_cast<std::uint32_t>(dim)});
   const std::int64_t nodes = tile.rows() / dim, column_tiles = (mul + tile.columns() - 1) / tile.columns();
-  const std::string name = prefix_ + (forward ? "_forward_block" : "_grad_x_block") + std::to_string(block);
-  (forward ? forward_ : grad_x_).push_back({name, block, nodes, column_tiles});
   const bool bias = forward && has_bias_ && target[block].ir == sdk::Irrep{0, 1};
+  std::vector<Rows>& kernels = forward ? forward_ : grad_x_;
+  Rows rows{prefix_ + (forward ? "_forward_block" : "_grad_x_block") + std::to_string(block), block, nodes,
+            column_tiles};
+  const bool only = paths.size() == 1 && !bias;
+  if (only) {
+    const Path& path = *paths.front();
+    const std::size_t from = forward ? path.in : path.out;
+    rows.offsets = {source.offset(from), path.weight_offset, target.offset(block)};
+    rows.shape = std::to_string(dim) + " " + std::to_string(mul) + " " + std::to_string(source[from].mul) + " " +
+                 s.real(path.factor);
+    for (const Rows& other : kernels) {
+      if (other.shape != rows.shape) continue;
+      rows.kernel = other.kernel;
+      kernels.push_back(std::move(rows));
+      return;
+    }
+  }
+  const std::string name = rows.kernel;
+  kernels.push_back(std::move(rows));
 
   std::vector<Source::Parameter> parameters{Source::in("from")};
   if (by_species()) {
@@ -78,6 +95,11 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
   if (bias) parameters.push_back(Source::in("bias"));
   parameters.push_back(Source::out("to"));
   parameters.push_back(Source::integer("n_rows"));
+  if (only) {
+    for (const char* offset : {"from_offset", "weight_offset", "to_offset"})
+      parameters.push_back(Source::integer(offset));
+  }
+  const std::string to_at = only ? "to_offset" : std::to_string(target.offset(block));
 
   s.line("// Block ", target[block].mul, "x", target[block].ir.text(), " of the ",
          forward ? "output." : "gradient of x: the transposed product.");
@@ -107,6 +129,8 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
   for (const Path* path : paths) {
     const std::size_t from = forward ? path->in : path->out;
     const std::int64_t terms = source[from].mul, mul_out = out_[path->out].mul;
+    const std::string from_at = only ? "from_offset" : std::to_string(source.offset(from));
+    const std::string weight_at = only ? "weight_offset" : std::to_string(path->weight_offset);
     s.line("// from block ", source[from].mul, "x", source[from].ir.text());
     product.add_steps(
         "0", std::to_string(terms), tile.depth,
@@ -116,8 +140,8 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
                  ";");
           s.line("const i64 position = first + node;");
           s.line("a_tile[k * ", tile.a_stride(), " + node * ", dim, " + m] = position < end && k0 + k < ", terms,
-                 " ? from[", row, " * ", source.dim(), " + ", source.offset(from), " + (k0 + k) * ", dim,
-                 " + m] : ", s.real(0), ";");
+                 " ? from[", row, " * ", source.dim(), " + ", from_at, " + (k0 + k) * ", dim, " + m] : ", s.real(0),
+                 ";");
           s.line("}");
         },
         [&] {
@@ -131,7 +155,7 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
           const std::string k = "(k0 + k)", column = "(first_column + column)";
           const std::string u = forward ? k : column, w = forward ? column : k;
           s.line("b_tile[k * ", tile.b_stride(), " + column] = k0 + k < ", terms, " && first_column + column < ", mul,
-                 " ? ", s.real(path->factor), " * weight[", path->weight_offset, " + ",
+                 " ? ", s.real(path->factor), " * weight[", weight_at, " + ",
                  by_species() ? "(" + u + " * " + std::to_string(n_species_) + " + matrix)" : u, " * ", mul_out, " + ",
                  w, "] : ", s.real(0), ";");
           s.line("}");
@@ -146,8 +170,8 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
                    "first_column + {column} < " + std::to_string(mul),
                    [&](const std::string& r, const std::string& c, const std::string& sum) {
                      s.line("const i64 position = first + (", r, ") / ", unit, ";");
-                     s.line("to[", row, " * ", target.dim(), " + ", target.offset(block), " + (first_column + ", c,
-                            ") * ", unit, " + (", r, ") % ", unit, "] = ", sum, by_species() ? " + wrong" : "",
+                     s.line("to[", row, " * ", target.dim(), " + ", to_at, " + (first_column + ", c, ") * ", unit,
+                            " + (", r, ") % ", unit, "] = ", sum, by_species() ? " + wrong" : "",
                             bias ? " + bias[" + std::to_string(bias_begin(block)) + " + first_column + " + c + "]" : "",
                             ";");
                    });
@@ -160,13 +184,20 @@ void BlockLinear::write_weights(Source& s, std::size_t p) {
   sum.name = prefix_ + "_grad_weight_path" + std::to_string(p);
   sum.dim = in_[path.in].ir.dim();
   sum.mul_u = in_[path.in].mul, sum.mul_w = out_[path.out].mul;
-  sum.x_row = in_.dim(), sum.x_offset = in_.offset(path.in);
-  sum.g_row = out_.dim(), sum.g_offset = out_.offset(path.out);
-  sum.size = weight_numel(), sum.offset = path.weight_offset;
+  sum.x_row = in_.dim(), sum.g_row = out_.dim();
+  sum.size = weight_numel();
   sum.factor = path.factor;
   sum.n_species = n_species_;
+  const std::string shape = std::to_string(sum.dim) + " " + std::to_string(sum.mul_u) + " " +
+                            std::to_string(sum.mul_w) + " " + s.real(sum.factor);
+  for (const Weights& other : weights_) {
+    if (other.shape != shape) continue;
+    weights_.push_back({other.kernel, other.tiles, p, shape});
+    return;
+  }
   s.line("// Matrix of ", in_[path.in].mul, "x", in_[path.in].ir.text(), " to block ", path.out, ".");
-  weights_.push_back({sum.name, sum.write(s)});
+  const std::int64_t tiles = sum.write(s);
+  weights_.push_back({sum.name, tiles, p, shape});
 }
 
 void BlockLinear::write_bias(Source& s) const {
@@ -211,6 +242,7 @@ void BlockLinear::plan_rows(const std::vector<Rows>& rows, const Buffer& from, c
     }
     arguments.push_back(to);
     arguments.push_back(call.n_rows);
+    arguments.insert(arguments.end(), kernel.offsets.begin(), kernel.offsets.end());
     plan.launch(kernel.kernel, n_tiles * kernel.column_tiles, std::move(arguments));
   }
 }
@@ -241,6 +273,8 @@ void BlockLinear::plan(const Call& call, Plan& plan) const {
       } else {
         arguments = {x, grad_y, partial, call.n_rows, weight_sum.pieces()};
       }
+      const Path& path = paths_[kernel.path];
+      arguments.insert(arguments.end(), {in_.offset(path.in), out_.offset(path.out), path.weight_offset});
       plan.launch(kernel.kernel, matrices() * weight_sum.pieces() * kernel.tiles, std::move(arguments));
     }
     weight_sum.join(plan, prefix_ + "_sum_of_pieces", grad_weight);

@@ -34,10 +34,15 @@ class BlockLinear {
     std::string kernel;
     std::size_t block;
     std::int64_t nodes, column_tiles;  // rows of x in a tile; tiles side by side
+    // Of a kernel for one path, which serves every block of its shape: where blocks and matrix start.
+    std::vector<std::int64_t> offsets = {};
+    std::string shape = {};
   };
   struct Weights {
     std::string kernel;
     std::int64_t tiles;
+    std::size_t path;
+    std::string shape;
   };
   bool by_species() const { return n_species_ > 0; }
   std::int64_t matrices() const { return by_species() ? n_species_ : 1; }

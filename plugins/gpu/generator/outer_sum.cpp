@@ -23,6 +23,7 @@ std::int64_t OuterSum::write(Source& s) const {
   parameters.push_back(Source::out("partial"));
   parameters.push_back(Source::integer("n_rows"));
   parameters.push_back(Source::integer("n_pieces"));
+  for (const char* offset : {"x_offset", "g_offset", "offset"}) parameters.push_back(Source::integer(offset));
   s.begin_kernel(name, tile.group_size(), parameters);
   Product product(s, tile, true);
   product.declare_a();
@@ -42,7 +43,7 @@ std::int64_t OuterSum::write(Source& s) const {
   product.begin_sums();
   const std::string row = n_species > 0 ? "order[begin + k0 + node]" : "(k0 + node)";
   const auto fill = [&](const char* to, std::uint32_t stride, std::uint32_t lines, const char* first_channel,
-                        std::int64_t mul, const char* from, std::int64_t from_row, std::int64_t from_offset) {
+                        std::int64_t mul, const char* from, std::int64_t from_row, const char* from_offset) {
     product.begin_fill(static_cast<std::uint32_t>(step * dim) * lines);
     s.line("const i32 m = i % ", dim, ", channel = i / ", dim, " % ", lines, ", node = i / ", dim * lines, ";");
     s.line(to, "[(node * ", dim, " + m) * ", stride, " + channel] = k0 + node < last && ", first_channel,
@@ -52,12 +53,12 @@ std::int64_t OuterSum::write(Source& s) const {
   };
   product.add_steps(
       "first", "last", static_cast<std::uint32_t>(step),
-      [&] { fill("a_tile", tile.a_stride(), tile.rows(), "first_u", mul_u, "x", x_row, x_offset); },
-      [&] { fill("b_tile", tile.b_stride(), tile.columns(), "first_w", mul_w, "g", g_row, g_offset); });
+      [&] { fill("a_tile", tile.a_stride(), tile.rows(), "first_u", mul_u, "x", x_row, "x_offset"); },
+      [&] { fill("b_tile", tile.b_stride(), tile.columns(), "first_w", mul_w, "g", g_row, "g_offset"); });
   product.for_each("first_u + {row} < " + std::to_string(mul_u), "first_w + {column} < " + std::to_string(mul_w),
                    [&](const std::string& r, const std::string& c, const std::string& sum) {
                      const std::string u = "(first_u + " + r + ")";
-                     s.line("partial[piece * ", size, " + ", offset, " + ",
+                     s.line("partial[piece * ", size, " + offset + ",
                             n_species > 0 ? "(" + u + " * " + std::to_string(n_species) + " + z)" : u, " * ", mul_w,
                             " + first_w + ", c, "] = ", s.real(factor), " * ", sum, ";");
                    });

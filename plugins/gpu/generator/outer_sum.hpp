@@ -15,13 +15,14 @@ struct OuterSum {
   std::string name;
   std::int64_t dim = 1;
   std::int64_t mul_u = 1, mul_w = 1;
-  std::int64_t x_row = 1, x_offset = 0;  ///< Elements of a row of x, and where the block starts in it.
-  std::int64_t g_row = 1, g_offset = 0;
-  std::int64_t size = 1, offset = 0;  ///< Of all gradients that share `partial`.
+  std::int64_t x_row = 1, g_row = 1;  ///< Elements of a row.
+  std::int64_t size = 1;              ///< Of all gradients that share `partial`.
   double factor = 1;
   std::int64_t n_species = 0;  ///< 0: no species.
 
-  /// Writes the kernel NAME(x, g, [order, starts, stride,] partial, n_rows, n_pieces). Needs write_compensated_add().
+  /// Writes the kernel NAME(x, g, [order, starts, stride,] partial, n_rows, n_pieces, x_offset, g_offset, offset),
+  /// where the offsets say where the blocks start in their rows and the matrix among the gradients: one kernel serves
+  /// all blocks of one shape. Needs write_compensated_add().
   /// @returns how many groups each piece (of each species) takes.
   std::int64_t write(Source& s) const;
 };

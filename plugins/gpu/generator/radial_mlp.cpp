@@ -440,7 +440,8 @@ class RadialMlp final : public Op {
         plan.launch("radial_mlp_grad_w" + std::to_string(i), outer_groups_[at] * pieces[at],
                     {i == 0 ? x : moved(hidden, hidden_begin(i - 1) * n),
                      i + 1 == layers() ? grad_y : moved(delta, hidden_begin(i) * n),
-                     moved(sums[at].partial(target), round * pieces[at] * size), n, pieces[at]});
+                     moved(sums[at].partial(target), round * pieces[at] * size), n, pieces[at], std::int64_t{0},
+                     std::int64_t{0}, std::int64_t{0}});
       }
     }
     for (std::size_t i = 0; i < sums.size(); ++i) {
