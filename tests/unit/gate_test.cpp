@@ -36,6 +36,12 @@ std::shared_ptr<plugin::LoadedPlugin> fake_device() {
   return plugin;
 }
 
+/// A plugin with all four passes.
+std::shared_ptr<plugin::LoadedPlugin> tangents() {
+  static const auto plugin = test::real_plugin(FASTPATH_TANGENTS, "tangents");
+  return plugin;
+}
+
 class Gate : public testing::Test {
  protected:
   Gate() {
@@ -57,8 +63,8 @@ class Gate : public testing::Test {
         std::make_shared<PluginRegistry>(std::make_unique<test::GivenPlugins>(std::move(plugins)));
     return std::make_unique<Context>(std::move(options));
   }
-  static std::unique_ptr<FastPathModule> linear() {
-    const sdk::IrrepsLinearConfig config{sdk::Irreps::parse("4x0e+3x1o"), sdk::Irreps::parse("2x0e+5x1o"), true, 0.3};
+  static std::unique_ptr<FastPathModule> linear(bool bias = true) {
+    const sdk::IrrepsLinearConfig config{sdk::Irreps::parse("4x0e+3x1o"), sdk::Irreps::parse("2x0e+5x1o"), bias, 0.3};
     return ops::make_op_module({"irreps_linear", 1, config.attributes().values()});
   }
   static Selection pick(FastPathModule& module, Context& context, DType dtype = DType::float64,
@@ -123,6 +129,98 @@ TEST_F(Gate, OnlyThePassesAndTheDtypeThatAreAskedForCount) {
   const auto b = context(single);
   EXPECT_TRUE(pick(*module, *b, DType::float64));
   EXPECT_FALSE(pick(*module, *b, DType::float32));
+}
+
+TEST_F(Gate, ALieInATangentPassCountsWhereThatPassIsNeeded) {
+  struct Case {
+    Lie lie;
+    const char* pass;
+    const char* tensor;
+  };
+  for (const auto& [lie, pass, tensor] :
+       {Case{Lie::wrong_in_forward_tangent, "forward_tangent", "tangent of output 'y'"},
+        Case{Lie::wrong_in_backward_tangent, "backward_tangent", "tangent of gradient of input 'x'"},
+        Case{Lie::wrong_parameter_tangent, "backward_tangent", "tangent of gradient of parameter 'weight'"},
+        Case{Lie::value_wrong_beside_tangent, "forward_tangent", "output 'y'"}}) {
+    SCOPED_TRACE(pass + std::string(", ") + tensor);
+    Liar liar{.lie = lie, .id = "liar"};
+    const auto c = context(liar, false, {}, tangents());
+    for (const DType dtype : {DType::float64, DType::float32}) {
+      const auto module = linear(false);
+      EXPECT_TRUE(pick(*module, *c, dtype, kPassesEnergy));
+      EXPECT_TRUE(pick(*module, *c, dtype, kPassesForces));
+      const Selection training = pick(*module, *c, dtype, kPassesTraining);
+      ASSERT_FALSE(training);
+      const std::vector<Reason>& reasons = training.decisions[0].candidates[0].reasons;
+      ASSERT_EQ(reasons.size(), 1u);
+      EXPECT_EQ(reasons[0].code, ReasonCode::not_verified);
+      EXPECT_THAT(reasons[0].text, testing::AllOf(HasSubstr(pass), HasSubstr(tensor), HasSubstr("differs")));
+      EXPECT_TRUE(pick(*module, *c, dtype, kPassesForces));  // which is still so
+    }
+  }
+  Liar honest{.id = "honest"};
+  const auto c = context(honest, false, {}, tangents());
+  const auto module = linear(false);
+  EXPECT_TRUE(pick(*module, *c, DType::float64, kPassesTraining));
+}
+
+/// Changes a buffer of a module in place, as a host may.
+template <class Change>
+void change(FastPathModule& module, const std::string& buffer, Change change) {
+  change(module.buffer(buffer).template data<double>());
+  module.touch();
+}
+
+// Once it was looked at, the kernel lies: whoever finds it out has looked again.
+TEST_F(Gate, AnotherConfigurationOrOtherConstantsAreTriedAnew) {
+  sdk::RadialBasisConfig basis;
+  basis.n_basis = 4;
+  basis.r_max = 4.0;
+  basis.prefactor = 0.7;
+  basis.transform = sdk::DistanceTransform::agnesi;
+  basis.species_radii = {0.3, 0.7};
+  sdk::SymmetricContractionConfig contraction;
+  contraction.channels = 2;
+  contraction.dim = 4;
+  contraction.correlation = 2;
+  contraction.n_species = 2;
+  contraction.targets = {0, 1};
+  contraction.n_paths = {{1, 2}, {1, 2}};
+  const auto negate_two = [](double* values) {
+    int negated = 0;
+    for (std::int64_t i = 0; negated < 2; ++i) negated += values[i] != 0 ? (values[i] = -values[i], 1) : 0;
+  };
+  const std::string u = "contractions.0.U_matrix_2";
+  struct Case {
+    const char* what;
+    OpSpec spec;
+    std::function<void(FastPathModule&)> change;
+  };
+  const OpSpec radial{"radial_basis", 1, basis.attributes().values()};
+  const OpSpec symmetric{"symmetric_contraction", 1, contraction.attributes().values()};
+  for (const auto& [what, spec, change_it] :
+       {Case{"prefactor", radial, [](auto& m) { change(m, "bessel_fn.prefactor", [](double* v) { *v = 0.9; }); }},
+        Case{"cutoff", radial, [](auto& m) { change(m, "cutoff_fn.r_max", [](double* v) { *v = 3.5; }); }},
+        Case{"frequencies", radial,
+             [](auto& m) { change(m, "bessel_fn.bessel_weights", [](double* v) { v[2] = 5; }); }},
+        Case{"transform", radial, [](auto& m) { change(m, "distance_transform.a", [](double* v) { *v = 1.1; }); }},
+        Case{"radii", radial,
+             [](auto& m) { change(m, "distance_transform.covalent_radii", [](double* v) { v[2] = 0.8; }); }},
+        Case{"basis", symmetric, [&](auto& m) { change(m, u, [](double* v) { v[0] += 0.5; }); }},
+        Case{"signs of a basis", symmetric, [&](auto& m) { change(m, u, negate_two); }}}) {
+    SCOPED_TRACE(what);
+    Liar liar{.lie = Lie::wrong_in_forward, .from_run = 1 << 30, .id = "liar"};
+    const auto c = context(liar);
+    const auto module = ops::make_op_module(spec), unchanged = ops::make_op_module(spec);
+    ASSERT_TRUE(pick(*module, *c));
+    liar.from_run = 0;
+    EXPECT_TRUE(pick(*module, *c));
+    change_it(*module);
+    const Selection after = pick(*module, *c);
+    ASSERT_FALSE(after);
+    EXPECT_EQ(after.decisions[0].candidates[0].reasons[0].code, ReasonCode::not_verified);
+    EXPECT_TRUE(pick(*unchanged, *c));
+  }
 }
 
 TEST_F(Gate, AKernelIsTriedOncePerContextWhoeverAsks) {

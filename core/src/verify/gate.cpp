@@ -30,6 +30,8 @@ std::uint64_t hash_of(const Tensor& tensor) {
     std::uint64_t word;
     std::memcpy(&word, bytes + at, 8);
     hash = (hash ^ word) * kPrime;
+    // A product carries upwards only: without this the signs of two values would cancel.
+    hash ^= hash >> 32;
   }
   for (; at < tensor.bytes(); ++at) hash = (hash ^ bytes[at]) * kPrime;
   return hash;

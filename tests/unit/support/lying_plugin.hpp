@@ -18,7 +18,11 @@ enum class Lie {
   wrong_in_forward,
   wrong_in_backward,
   wrong_parameter_gradient,
-  wrong_for_degree_3,  ///< In the last component, of kernels whose configuration mentions degree 3.
+  wrong_in_forward_tangent,    ///< In the tangents alone.
+  wrong_in_backward_tangent,   ///< In the tangents of gradients of inputs alone.
+  wrong_parameter_tangent,     ///< In the tangents of gradients of parameters alone.
+  value_wrong_beside_tangent,  ///< In the values of both tangent passes alone.
+  wrong_for_degree_3,          ///< In the last component, of kernels whose configuration mentions degree 3.
   wrong_in_float32,
   slightly_wrong,  ///< By 1e-9 of the largest value.
   not_a_number,
@@ -76,6 +80,19 @@ class LyingKernel final : public plugin::Kernel {
         break;
       case Lie::wrong_parameter_gradient:
         if (backward) scale_one(call.grad_parameters, -1.0);
+        break;
+      case Lie::wrong_in_forward_tangent:
+        if (call.pass == Pass::forward_tangent) scale_one(call.outputs_t, 1.5);
+        break;
+      case Lie::wrong_in_backward_tangent:
+        if (call.pass == Pass::backward_tangent) scale_one(call.grad_inputs_t, -1.0);
+        break;
+      case Lie::wrong_parameter_tangent:
+        if (call.pass == Pass::backward_tangent) scale_one(call.grad_parameters_t, -1.0);
+        break;
+      case Lie::value_wrong_beside_tangent:
+        if (call.pass == Pass::forward_tangent) scale_one(call.outputs, 1.5);
+        if (call.pass == Pass::backward_tangent) scale_one(call.grad_inputs, 1.5);
         break;
       case Lie::wrong_for_degree_3:
         scale_one(first, 1.001);
