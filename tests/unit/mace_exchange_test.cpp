@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "fastpath/error.hpp"
+#include "fastpath/plugin.h"
+#include "fastpath/warning.hpp"
 #include "support/domains.hpp"
+#include "support/lying_plugin.hpp"
 
 namespace fastpath::test {
 namespace {
@@ -205,6 +208,96 @@ TEST(MaceExchange, AnErrorOfTheCallbackReachesTheHostAndLeavesTheModelUsable) {
   EXPECT_EQ(model->evaluate(whole, reference()).energy, mace_a()->evaluate(whole, reference()).energy);
 }
 
+// ---- A kernel that fails while other ranks wait
+
+struct HalfWay {
+  const char* name;
+  Lie lie;
+  Pass pass;
+  const char* op;
+  int later;  // fails in this call of the op, not in the first
+  bool on_device;
+  std::int32_t status;
+};
+
+class MaceExchangeFailing : public testing::TestWithParam<HalfWay> {
+ protected:
+  MaceExchangeFailing() {
+    set_kernel_warning_handler([](const FastPathKernelWarning&) {});
+  }
+  ~MaceExchangeFailing() override { set_kernel_warning_handler({}); }
+};
+
+TEST_P(MaceExchangeFailing, TheReferenceDoesTheStepAndNoExchangeIsMissedOrRepeated) {
+  const HalfWay& c = GetParam();
+  Liar liar{.lie = c.lie, .status = c.status, .failing_pass = c.pass, .only_op = c.op, .from_run = 1 << 30};
+  const auto inner = c.on_device ? real_plugin(FASTPATH_TEST_PLUGINS, "fake_device", DeviceKind::extension)
+                                 : real_plugin(FASTPATH_PLUGIN_DIRECTORY, "cpu_ref");
+  const Device device = c.on_device ? Device{DeviceKind::extension, 0} : Device::cpu();
+  Context context(
+      {.shared_registry = std::make_shared<PluginRegistry>(std::make_unique<GivenPlugins>(
+           std::vector<std::shared_ptr<plugin::LoadedPlugin>>{std::make_shared<LyingPlugin>(inner, liar)}))});
+  const Structure structure = mace_a_structure("water8");
+  const Graph whole = Graph::from_structure(structure, mace_a()->r_max());
+  EvaluateOptions options = reference();
+  options.parameter_gradients = true;
+  const EvaluationResult want = mace_a()->evaluate(whole, options);
+  const std::vector<Domain> split = domains(structure, whole, slabs(structure, 2), 2);
+  Ranks ranks(split, static_cast<std::size_t>(structure.size()));
+  // The first rank has the kernel that fails, the other one runs the reference.
+  const auto evaluate = [&] {
+    return ranks.evaluate(*mace_a(), options, [&](std::size_t rank, EvaluateOptions& used) {
+      if (rank != 0) return;
+      used.use_fast = UseFast::always;
+      used.context = &context;
+      used.device = device;
+    });
+  };
+  expect_same(evaluate(), want);
+  ASSERT_TRUE(ranks.result(0).selection);
+  std::map<std::string, Tensor> gradients;
+  for (const auto& [name, tensor] : ranks.result(0).parameter_gradients) gradients[name] = tensor.clone();
+  const auto of_op = [&](const Decision& decision) { return decision.op == c.op; };
+
+  liar.from_run = liar.runs + c.later;
+  expect_same(evaluate(), want);
+  int failed = 0;
+  for (const Decision& decision : ranks.result(0).selection.decisions) {
+    if (decision.reason.code == ReasonCode::fallback) {
+      ++failed;
+      EXPECT_TRUE(of_op(decision)) << decision.module;
+      EXPECT_EQ(decision.choice, "reference");
+      EXPECT_EQ(decision.candidates[0].verdict, Candidate::Verdict::refused);
+    } else if (!of_op(decision) && !(c.on_device && decision.op == "species_linear")) {
+      EXPECT_TRUE(decision.fast()) << decision.module;  // the rest goes on
+    }
+  }
+  EXPECT_GE(failed, 1);
+  for (const auto& [name, tensor] : ranks.result(0).parameter_gradients) {
+    EXPECT_LE(relative_error(reals(tensor), reals(gradients.at(name))), kRounding) << name;
+  }
+  using testing::ElementsAre;
+  using testing::Pair;
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+    EXPECT_THAT(ranks.calls(rank),
+                ElementsAre(Pair(ExchangeDirection::forward, 1), Pair(ExchangeDirection::backward, 1)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Points, MaceExchangeFailing,
+    testing::Values(
+        HalfWay{"FirstLayer", Lie::fails, Pass::forward, "conv_tensor_product", 0, false, FP_E_BUSY},
+        HalfWay{"AfterTheExchange", Lie::fails, Pass::forward, "conv_tensor_product", 1, false, FP_E_OUT_OF_MEMORY},
+        HalfWay{"Backward", Lie::fails, Pass::backward, "conv_tensor_product", 0, false, FP_E_UNSUPPORTED},
+        HalfWay{"BackwardAfterTheExchange", Lie::fails, Pass::backward, "conv_tensor_product", 3, false, FP_E_BUSY},
+        HalfWay{"HalfWritten", Lie::zeros_when_busy, Pass::forward, "symmetric_contraction", 0, false, FP_E_BUSY},
+        HalfWay{"HalfWrittenGradients", Lie::zeros_when_busy, Pass::backward, "irreps_linear", 0, false, FP_E_BUSY},
+        HalfWay{"ForwardOnADevice", Lie::fails, Pass::forward, "conv_tensor_product", 1, true, FP_E_BUSY},
+        HalfWay{"BackwardOnADevice", Lie::fails, Pass::backward, "conv_tensor_product", 0, true, FP_E_OUT_OF_MEMORY},
+        HalfWay{"LinearBackwardOnADevice", Lie::fails, Pass::backward, "irreps_linear", 0, true, FP_E_BUSY}),
+    [](const auto& point) { return std::string(point.param.name); });
+
 TEST(MaceReplica, ThreadsOnReplicasGetIdenticalResults) {
   const std::vector<std::string> names{"molecule", "triclinic", "water8", "slab", "sparse"};
   std::vector<EvaluationResult> want;
@@ -251,6 +344,34 @@ TEST(MaceReplica, SharesParametersAndSeesTheirChange) {
   const double after = model->evaluate(system_b(), reference()).energy;
   EXPECT_NE(after, before);
   EXPECT_EQ(copy->evaluate(system_b(), reference()).energy, after);
+}
+
+TEST(MaceReplica, SeesOtherConstantsAndOtherParametersOfWhatIsNoOpInEveryDtype) {
+  const auto model = Model::create(m2_config().dump(), 5);
+  const auto copy = model->replica();
+  Structure close = system_a();  // enough for pairs to repel each other
+  for (Vec3& position : close.positions) {
+    for (double& x : position) x *= 0.4;
+  }
+  EvaluateOptions in_float32 = reference();
+  in_float32.dtype = DType::float32;
+  for (const char* name :
+       {"node_embedding.linear.weight", "interactions.0.density_fn.layer0.weight",
+        "radial_embedding.bessel_fn.prefactor", "radial_embedding.bessel_fn.bessel_weights",
+        "products.0.symmetric_contractions.contractions.0.U_matrix_2", "pair_repulsion_fn.a_prefactor"}) {
+    SCOPED_TRACE(name);
+    for (const EvaluateOptions& options : {reference(), in_float32}) {
+      const double before = copy->evaluate(close, options).energy;
+      StateDict changed;
+      const Tensor values = model->state_dict().at(name).clone();
+      for (double& value : values.span<double>()) value *= 1.25;
+      changed.add(name, values);
+      model->load_state_dict(changed, Strictness::lenient);
+      const double after = model->evaluate(close, options).energy;
+      EXPECT_NE(after, before);
+      EXPECT_EQ(copy->evaluate(close, options).energy, after);
+    }
+  }
 }
 
 }  // namespace

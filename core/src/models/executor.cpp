@@ -92,6 +92,8 @@ void Executor::begin(const RunSettings& settings) {
   settings_ = settings;
   gradient_slots_ = program_.gradient_slots(settings.parameter_gradients);
   parameter_gradients_.clear();
+  // Small, and a replica is not told when they change.
+  for (auto& [glue, kept] : glue_parameters_) kept.valid = false;
   copied_bytes_ = 0;
   synchronizations_ = 0;
 }
@@ -457,13 +459,19 @@ void Executor::call(const Step& step) {
 
 const std::vector<Tensor>& Executor::glue_parameters(Glue& glue) {
   GlueParameters& kept = glue_parameters_[{&glue, settings_.dtype}];
-  const std::uint64_t version = glue.module() != nullptr ? glue.module()->version() : 1;
-  if (kept.version == version) return kept.tensors;
-  kept.tensors.clear();
+  if (kept.valid) return kept.tensors;
+  kept.valid = true;
+  std::size_t i = 0;
   for (const ops::SchemaTensor& item : glue.schema()) {
-    kept.tensors.push_back(glue.module()->parameter(item.name).to(settings_.dtype));
+    const Tensor& own = glue.module()->parameter(item.name);
+    if (own.dtype() == settings_.dtype) {
+      put(kept.tensors, i++, own);
+    } else if (i < kept.tensors.size()) {
+      kept.tensors[i++].copy_from(own);
+    } else {
+      put(kept.tensors, i++, own.to(settings_.dtype));
+    }
   }
-  kept.version = version;
   return kept.tensors;
 }
 

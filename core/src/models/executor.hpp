@@ -161,9 +161,9 @@ class Executor {
     Tensor term;
   };
   std::vector<Pending> pending_;  // gradients of slots that another reader has contributed to already
-  /// Parameters of glue in the dtype of an evaluation, until its module changes.
+  /// Parameters of glue in the dtype of an evaluation.
   struct GlueParameters {
-    std::uint64_t version = 0;
+    bool valid = false;
     std::vector<Tensor> tensors;
   };
   std::map<std::pair<const Glue*, DType>, GlueParameters> glue_parameters_;

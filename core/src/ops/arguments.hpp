@@ -49,7 +49,7 @@ class Arguments {
   S* grad_input(std::size_t i) { return write(at(call_.grad_inputs, i), at(call_.grad_inputs_t, i)); }
   S* grad_parameter(std::size_t i) { return write(at(call_.grad_parameters, i), at(call_.grad_parameters_t, i)); }
   const std::int32_t* indices(std::size_t i) const {
-    const Tensor tensor = at(call_.inputs, i);
+    const Tensor& tensor = at(call_.inputs, i);
     return tensor.defined() ? tensor.data<std::int32_t>() : nullptr;
   }
 
@@ -72,8 +72,9 @@ class Arguments {
   };
 
   template <class List>
-  static Tensor at(const List& list, std::size_t i) {
-    return i < list.size() ? list[i] : Tensor();
+  static const Tensor& at(const List& list, std::size_t i) {
+    static const Tensor none;
+    return i < list.size() ? list[i] : none;
   }
   static double load(const Tensor& tensor, std::size_t k) {
     if (!tensor.defined()) return 0.0;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <barrier>
 #include <exception>
+#include <functional>
 #include <map>
 #include <set>
 #include <thread>
@@ -147,8 +148,12 @@ class Ranks {
     }
   }
 
-  Reduced evaluate(const Model& model, const EvaluateOptions& options) {
-    std::vector<EvaluationResult> results(domains_.size());
+  /// @param adapt  Changes the options of a rank.
+  Reduced evaluate(const Model& model, const EvaluateOptions& options,
+                   const std::function<void(std::size_t, EvaluateOptions&)>& adapt = {}) {
+    for (auto& calls : calls_) calls.clear();
+    std::vector<EvaluationResult>& results = results_;
+    results.assign(domains_.size(), {});
     std::vector<std::exception_ptr> errors(domains_.size());
     {
       std::vector<std::jthread> threads;
@@ -156,6 +161,7 @@ class Ranks {
         threads.emplace_back([&, rank] {
           try {
             EvaluateOptions used = options;
+            if (adapt) adapt(rank, used);
             used.exchange = [&, rank](ExchangeDirection direction, std::int64_t layer, const Tensor& features) {
               exchange(rank, direction, layer, features);
             };
@@ -177,7 +183,9 @@ class Ranks {
     return total;
   }
 
-  /// Every exchange a rank took part in, in order.
+  /// Of the last evaluation.
+  const EvaluationResult& result(std::size_t rank) const { return results_[rank]; }
+  /// Every exchange of it that a rank took part in, in order.
   const std::vector<std::pair<ExchangeDirection, std::int64_t>>& calls(std::size_t rank) const { return calls_[rank]; }
 
  private:
@@ -214,6 +222,7 @@ class Ranks {
 
   const std::vector<Domain>& domains_;
   std::vector<Tensor> features_;
+  std::vector<EvaluationResult> results_;
   std::vector<std::vector<std::pair<ExchangeDirection, std::int64_t>>> calls_;
   std::barrier<> barrier_;
   std::size_t n_atoms_;

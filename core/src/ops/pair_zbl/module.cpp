@@ -38,6 +38,7 @@ void PairZblModule::update() {
 
 std::shared_ptr<models::Glue> PairZblModule::glue() {
   return models::make_glue([this](auto& a) {
+    update();  // a replica is not told when the other one's buffers, which it shares, change
     const std::int32_t* sender = a.graph().sender.template data<std::int32_t>();
     const std::int32_t* receiver = a.graph().receiver.template data<std::int32_t>();
     if (!a.backward()) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
 #include "ops/arguments.hpp"
 #include "ops/radial_basis/covalent_radii.hpp"
@@ -34,6 +35,16 @@ RadialBasisModule::RadialBasisModule(const sdk::RadialBasisConfig& shape, std::v
 void RadialBasisModule::on_change() {
   update();
   OpModule::on_change();
+  seen_version_ = state().version();
+}
+
+const OpSpec& RadialBasisModule::op() const {
+  auto& self = const_cast<RadialBasisModule&>(*this);
+  if (const std::uint64_t version = self.state().version(); version != seen_version_) {
+    self.update();
+    self.seen_version_ = version;
+  }
+  return OpModule::op();
 }
 
 void RadialBasisModule::update() {

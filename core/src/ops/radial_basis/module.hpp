@@ -11,6 +11,8 @@ class RadialBasisModule : public OpModule {
   /// @param atomic_numbers  In species order: which covalent radii the distance transform uses.
   RadialBasisModule(const sdk::RadialBasisConfig& shape, std::vector<std::int32_t> atomic_numbers);
 
+  /// With the constants as they are now: a replica is not told when the other one's buffers, which it shares, change.
+  const OpSpec& op() const override;
   std::vector<SchemaTensor> schema() const override { return {{"bessel_fn.bessel_weights", false}}; }
 
  protected:
@@ -21,6 +23,7 @@ class RadialBasisModule : public OpModule {
   void update();
   sdk::RadialBasisConfig config_;
   std::vector<std::int32_t> atomic_numbers_;
+  std::uint64_t seen_version_ = 0;  // State::version() that config_ belongs to
 };
 
 }  // namespace fastpath::ops

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "dispatch/module_state.hpp"
 #include "ops/arguments.hpp"
 #include "ops/symmetric_contraction/symmetric_contraction.hpp"
 
@@ -46,8 +47,15 @@ void SymmetricContractionModule::on_change() {
   OpModule::on_change();
 }
 
+void SymmetricContractionModule::share_polynomial(const SymmetricContractionModule& other) {
+  polynomial_ = other.polynomial();
+  polynomial_version_ = state().version();
+}
+
 std::shared_ptr<const sdk::SymmetricPolynomial> SymmetricContractionModule::polynomial() const {
-  if (!polynomial_) {
+  // A replica is not told when the other one's tensors, which it shares, change.
+  const std::uint64_t version = const_cast<SymmetricContractionModule&>(*this).state().version();
+  if (!polynomial_ || polynomial_version_ != version) {
     // Always from the stored values in double: the sparse form does not depend on the dtype of an evaluation.
     std::vector<Tensor> kept;
     std::vector<const double*> u;
@@ -58,6 +66,7 @@ std::shared_ptr<const sdk::SymmetricPolynomial> SymmetricContractionModule::poly
       }
     }
     polynomial_ = std::make_shared<const sdk::SymmetricPolynomial>(sdk::SymmetricPolynomial::build(config_, u.data()));
+    polynomial_version_ = version;
   }
   return polynomial_;
 }

@@ -18,7 +18,7 @@ class SymmetricContractionModule : public OpModule {
   std::vector<SchemaTensor> schema() const override;
   const sdk::SymmetricContractionConfig& config() const { return config_; }
   /// Shares the sparse form with a module of equal basis (a replica).
-  void share_polynomial(const SymmetricContractionModule& other) { polynomial_ = other.polynomial(); }
+  void share_polynomial(const SymmetricContractionModule& other);
 
  protected:
   void on_change() override;
@@ -31,6 +31,7 @@ class SymmetricContractionModule : public OpModule {
 
   sdk::SymmetricContractionConfig config_;
   mutable std::shared_ptr<const sdk::SymmetricPolynomial> polynomial_;  // made from U on first use
+  mutable std::uint64_t polynomial_version_ = 0;                        // State::version() that it belongs to
 };
 
 }  // namespace fastpath::ops
