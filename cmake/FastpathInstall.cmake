@@ -19,8 +19,31 @@ install(TARGETS fastpath EXPORT fastpath-core
   FILE_SET HEADERS COMPONENT core)
 install(TARGETS fastpath_probe RUNTIME COMPONENT core)
 if(TARGET fastpath_cli)
-  set_target_properties(fastpath_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS fastpath_cli RUNTIME COMPONENT core)
+  # Not by install(TARGETS): CMake would end the RUNPATH of a program whose RUNPATH it is going to change with an empty
+  # entry, which the dynamic linker takes for the current directory. So it is changed here, and has to be as long as the
+  # one that it becomes: a second way of writing the directory makes it longer.
+  set(build_rpath "${PROJECT_BINARY_DIR}/lib")
+  set(install_rpath "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  set(longer "")
+  string(LENGTH "${build_rpath}" have)
+  string(LENGTH "${install_rpath}" need)
+  if(have LESS need)
+    set(longer "${build_rpath}/.")
+    math(EXPR have "2 * ${have} + 3")
+    while(have LESS need)
+      string(APPEND longer "/.")
+      math(EXPR have "${have} + 2")
+    endwhile()
+    set_target_properties(fastpath_cli PROPERTIES BUILD_RPATH "${longer}")
+    string(PREPEND build_rpath "${longer}:")
+  endif()
+  set(installed_program "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/$<TARGET_FILE_NAME:fastpath_cli>")
+  install(PROGRAMS "$<TARGET_FILE:fastpath_cli>" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT core)
+  install(CODE "
+    file(RPATH_CHANGE FILE \"${installed_program}\" OLD_RPATH [==[${build_rpath}]==] NEW_RPATH [==[${install_rpath}]==])
+    if(CMAKE_INSTALL_DO_STRIP)
+      execute_process(COMMAND [==[${CMAKE_STRIP}]==] \"${installed_program}\" COMMAND_ERROR_IS_FATAL ANY)
+    endif()" COMPONENT core)
 endif()
 
 install(TARGETS fastpath_conformance EXPORT fastpath-conformance
