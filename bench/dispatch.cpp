@@ -9,7 +9,9 @@
 #include "count_allocations.hpp"
 #include "fastpath/context.hpp"
 #include "fastpath/error.hpp"
+#include "fastpath/extxyz.hpp"
 #include "fastpath/fast_path.hpp"
+#include "fastpath/model.hpp"
 #include "harness.hpp"
 
 namespace {
@@ -17,9 +19,11 @@ namespace {
 using namespace fastpath;
 
 constexpr const char* kHelp =
-    R"(fastpath_bench_dispatch [--check] [--modules N] [--seconds S]: what it costs to choose and call kernels.
+    R"(fastpath_bench_dispatch [--check] [--evaluation] [--modules N] [--seconds S]: what it costs to choose and call
+kernels.
 
   --check        only count allocations of the steady state; exit status 1 if there are any
+  --evaluation   only count allocations of whole evaluations of a model, by the reference and by cpu_ref
   --modules N    modules of one evaluation (19, as in a model of two layers)
   --seconds S    time for measuring (2)
 )";
@@ -114,6 +118,33 @@ bench::Arm arm(const char* name, Function function) {
           }};
 }
 
+/// Allocations of one evaluation of the demo model in the steady state: what they are for is the caller's results, the
+/// graph, and whatever kernels and reference code take for themselves.
+void count_evaluations() {
+  const auto model = Model::load(BENCH_MODEL);
+  const Graph graph = Graph::from_structure(read_extxyz(BENCH_STRUCTURE).front(), model->r_max());
+  Context context({.registry = {.search_paths = {BENCH_TREE_PLUGINS}, .default_paths = false}, .threads = 1});
+  std::printf("demo model, %lld atoms, %lld edges, float64, forces:\n", static_cast<long long>(graph.n_nodes()),
+              static_cast<long long>(graph.n_edges()));
+  for (const UseFast use_fast : {UseFast::never, UseFast::always}) {
+    EvaluateOptions options;
+    options.use_fast = use_fast;
+    options.context = &context;
+    options.threads = 1;
+    for (int i = 0; i < 5; ++i) (void)model->evaluate(graph, options);
+    constexpr int kCounted = 20;
+    const std::uint64_t before = allocations();
+    for (int i = 0; i < kCounted; ++i) (void)model->evaluate(graph, options);
+    const std::uint64_t made = allocations() - before;
+    std::size_t fast = 0;
+    const EvaluationResult result = model->evaluate(graph, options);
+    for (const Decision& decision : result.selection.decisions) fast += decision.fast() ? 1 : 0;
+    std::printf("  use_fast %s, %zu of %zu modules fast: %.1f allocations per evaluation\n",
+                std::string(to_string(use_fast)).c_str(), fast, result.selection.decisions.size(),
+                static_cast<double>(made) / kCounted);
+  }
+}
+
 int run(int argc, char** argv) {
   bool check = false;
   int n_modules = 19;
@@ -122,6 +153,9 @@ int run(int argc, char** argv) {
     const std::string option = argv[i];
     if (option == "--check") {
       check = true;
+    } else if (option == "--evaluation") {
+      count_evaluations();
+      return 0;
     } else if (option == "--modules" && i + 1 < argc && std::atoi(argv[i + 1]) > 0) {
       n_modules = std::atoi(argv[++i]);
     } else if (option == "--seconds" && i + 1 < argc && std::atof(argv[i + 1]) > 0) {
