@@ -5,6 +5,8 @@
 #include <limits>
 #include <set>
 
+#include "canonical_edges.hpp"
+
 namespace fastpath::conformance {
 
 double uniform(Random& random, double low, double high) {
@@ -18,30 +20,12 @@ double normal(Random& random) {
 
 GraphData make_graph(std::string name, std::int64_t n_nodes, std::int64_t n_receivers,
                      std::vector<std::pair<std::int32_t, std::int32_t>> edges, std::int64_t n_species, Random& random) {
-  std::stable_sort(edges.begin(), edges.end());
   GraphData g;
   g.name = std::move(name);
   g.n_nodes = n_nodes;
   g.n_receivers = n_receivers;
   g.n_species = n_species;
-  g.receiver_ptr.assign(static_cast<std::size_t>(n_nodes + 1), 0);
-  g.sender_ptr = g.receiver_ptr;
-  for (const auto& [receiver, sender] : edges) {
-    g.receiver.push_back(receiver);
-    g.sender.push_back(sender);
-    ++g.receiver_ptr[static_cast<std::size_t>(receiver) + 1];
-    ++g.sender_ptr[static_cast<std::size_t>(sender) + 1];
-  }
-  for (std::size_t n = 1; n < g.receiver_ptr.size(); ++n) {
-    g.receiver_ptr[n] += g.receiver_ptr[n - 1];
-    g.sender_ptr[n] += g.sender_ptr[n - 1];
-  }
-  std::vector<std::int64_t> next = g.sender_ptr;
-  g.sender_edge.resize(edges.size());
-  for (std::size_t e = 0; e < edges.size(); ++e) {
-    g.sender_edge[static_cast<std::size_t>(next[static_cast<std::size_t>(g.sender[e])]++)] =
-        static_cast<std::int64_t>(e);
-  }
+  fill_edges(g, std::move(edges));
   if (n_species > 0) {
     g.species_ptr.assign(static_cast<std::size_t>(n_species + 1), 0);
     for (std::int64_t n = 0; n < n_nodes; ++n) {

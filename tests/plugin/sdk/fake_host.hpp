@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../../sdk/conformance/src/canonical_edges.hpp"
 #include "fastpath/sdk/abi.hpp"
 #include "fastpath/sdk/attributes.hpp"
 #include "fastpath/sdk/tensor.hpp"
@@ -205,28 +206,10 @@ struct Graph {
   /// @param edges  (receiver, sender), any order, duplicates allowed.
   static Graph from(std::int64_t n_nodes, std::int64_t n_receivers,
                     std::vector<std::pair<std::int32_t, std::int32_t>> edges) {
-    std::stable_sort(edges.begin(), edges.end());
     Graph g;
     g.n_nodes = n_nodes;
     g.n_receivers = n_receivers;
-    g.receiver_ptr.assign(static_cast<std::size_t>(n_nodes + 1), 0);
-    g.sender_ptr = g.receiver_ptr;
-    for (const auto& [receiver, sender] : edges) {
-      g.receiver.push_back(receiver);
-      g.sender.push_back(sender);
-      ++g.receiver_ptr[static_cast<std::size_t>(receiver) + 1];
-      ++g.sender_ptr[static_cast<std::size_t>(sender) + 1];
-    }
-    for (std::size_t n = 1; n < g.receiver_ptr.size(); ++n) {
-      g.receiver_ptr[n] += g.receiver_ptr[n - 1];
-      g.sender_ptr[n] += g.sender_ptr[n - 1];
-    }
-    std::vector<std::int64_t> next = g.sender_ptr;
-    g.sender_edge.resize(edges.size());
-    for (std::size_t e = 0; e < edges.size(); ++e) {
-      g.sender_edge[static_cast<std::size_t>(next[static_cast<std::size_t>(g.sender[e])]++)] =
-          static_cast<std::int64_t>(e);
-    }
+    fastpath::conformance::fill_edges(g, std::move(edges));
     return g;
   }
 };
