@@ -1,34 +1,21 @@
 #include "icd.hpp"
 
-#include <dlfcn.h>
-
-#include <array>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "runtime/backend.hpp"
+#include "runtime/shared_library.hpp"
 
-namespace opencl {
+namespace fastpath_opencl {
 namespace {
 
+namespace gpu = fastpath_gpu;
 namespace sdk = fastpath::sdk;
 
-std::optional<Icd> open_icd(std::string& wrong) {
-  void* library = nullptr;
-  for (const char* name : {"libOpenCL.so.1", "libOpenCL.so"}) {
-    library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-    if (wrong.empty()) wrong = ::dlerror();
-  }
-  if (library == nullptr) return std::nullopt;
+Icd open_icd() {
+  const gpu::SharedLibrary library({"libOpenCL.so.1", "libOpenCL.so"}, "the OpenCL loader");
   Icd found;
-#define FASTPATH_OPENCL_LOAD(name)                                                    \
-  found.name = reinterpret_cast<decltype(found.name)>(::dlsym(library, #name));       \
-  if (found.name == nullptr) {                                                        \
-    wrong = "libOpenCL.so.1 has no " #name ", which every loader for OpenCL 1.2 has"; \
-    return std::nullopt;                                                              \
-  }
+#define FASTPATH_OPENCL_LOAD(name) library.get(found.name, #name, "a loader for OpenCL 1.2");
   FASTPATH_OPENCL_FUNCTIONS(FASTPATH_OPENCL_LOAD)
 #undef FASTPATH_OPENCL_LOAD
   return found;
@@ -38,16 +25,16 @@ std::optional<Icd> open_icd(std::string& wrong) {
 
 const Icd& icd() {
   static std::mutex mutex;
-  static std::optional<Icd>* const opened = new std::optional<Icd>;  // never destroyed: kernels may outlive statics
+  static const Icd* opened = nullptr;  // never destroyed: devices may be closed after statics are gone
   const std::lock_guard lock(mutex);
-  if (*opened) return **opened;
-  std::string wrong;
-  *opened = open_icd(wrong);
-  if (!*opened) {
-    throw sdk::Unavailable("no OpenCL loader: " + wrong +
-                           "; it comes with the driver of a GPU or with the package ocl-icd-libopencl1");
+  if (opened != nullptr) return *opened;
+  try {
+    opened = new Icd(open_icd());
+  } catch (const sdk::Unavailable& error) {
+    throw sdk::Unavailable(error.what() +
+                           std::string("; it comes with the driver of a GPU, or with the package ocl-icd-libopencl1"));
   }
-  return **opened;
+  return *opened;
 }
 
 std::string error_name(cl_int code) {
@@ -92,7 +79,7 @@ void check(cl_int code, const char* action) {
     case CL_INVALID_BUFFER_SIZE:  // more than one buffer may have
       throw sdk::Failure(FP_E_OUT_OF_MEMORY, text);
     case CL_DEVICE_NOT_AVAILABLE:
-      throw fastpath_gpu::DeviceLost(text);
+      throw gpu::DeviceLost(text);
     case CL_COMPILER_NOT_AVAILABLE:
       throw sdk::Unavailable(text);
     case CL_MEM_COPY_OVERLAP:
@@ -110,10 +97,10 @@ void check_finished(cl_int code, const char* action) {
     case CL_INVALID_COMMAND_QUEUE:
     case CL_INVALID_CONTEXT:
     case CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST:
-      throw fastpath_gpu::DeviceLost(std::string(action) + ": " + error_name(code));
+      throw gpu::DeviceLost(std::string(action) + ": " + error_name(code));
     default:
       check(code, action);
   }
 }
 
-}  // namespace opencl
+}  // namespace fastpath_opencl

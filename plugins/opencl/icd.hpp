@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace opencl {
+namespace fastpath_opencl {
 
 // Everything of OpenCL 1.2 that this plugin calls.
 #define FASTPATH_OPENCL_FUNCTIONS(X) \
@@ -56,11 +56,11 @@ const Icd& icd();
 /// "CL_OUT_OF_RESOURCES (-5)".
 std::string error_name(cl_int code);
 
-/// For a call that says what came of it. @throws std::bad_alloc-like Failure(FP_E_OUT_OF_MEMORY), DeviceLost, or
-/// Failure(FP_E_INTERNAL), each with `action` and the error's name.
+/// For a call that says what came of it. @throws Failure(FP_E_OUT_OF_MEMORY), DeviceLost, Unavailable, InvalidArgument
+/// or Failure(FP_E_INTERNAL), each with `action` and the error's name.
 void check(cl_int code, const char* action);
 
 /// As check(), for a call that waits: here an error means that something enqueued before went wrong on the device.
 void check_finished(cl_int code, const char* action);
 
-}  // namespace opencl
+}  // namespace fastpath_opencl

@@ -1,7 +1,7 @@
-#include "backend.hpp"
+#include "opencl_backend.hpp"
 #include "runtime/plugin.hpp"
 
-namespace opencl {
+namespace fastpath_opencl {
 namespace {
 
 class OpenClPlugin final : public gpu::GpuPlugin {
@@ -10,6 +10,6 @@ class OpenClPlugin final : public gpu::GpuPlugin {
 };
 
 }  // namespace
-}  // namespace opencl
+}  // namespace fastpath_opencl
 
-FASTPATH_PLUGIN(opencl::OpenClPlugin, "opencl", "fastpath", "0.1.0", "opencl", "in-tree");
+FASTPATH_PLUGIN(fastpath_opencl::OpenClPlugin, "opencl", "fastpath", "0.1.0", "opencl", "in-tree");

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace opencl {
+namespace fastpath_opencl {
 namespace {
 
 bool same(const struct sigaction& a, const struct sigaction& b) {
@@ -70,4 +70,4 @@ KeepEnvironment::~KeepEnvironment() {
   }
 }
 
-}  // namespace opencl
+}  // namespace fastpath_opencl

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace opencl {
+namespace fastpath_opencl {
 
 /// What a driver may change in the process while it is initialised or compiles, put back at the end of the scope:
 /// signal handlers, the calling thread's signal mask and floating-point mode. Drivers that bring a compiler with them
@@ -38,4 +38,4 @@ class KeepEnvironment {
   std::vector<std::string> entries_;
 };
 
-}  // namespace opencl
+}  // namespace fastpath_opencl

@@ -1,4 +1,4 @@
-#include "backend.hpp"
+#include "opencl_backend.hpp"
 
 #include <CL/cl_ext.h>
 
@@ -9,7 +9,7 @@
 
 #include "process_state.hpp"
 
-namespace opencl {
+namespace fastpath_opencl {
 namespace {
 
 std::string trimmed(std::string text) {
@@ -189,4 +189,4 @@ gpu::Binary OpenClBackend::compile(const gpu::Program&, const gpu::Target&) {
   throw sdk::Unavailable("OpenCL programs are compiled by a device's driver, so not without the device");
 }
 
-}  // namespace opencl
+}  // namespace fastpath_opencl

@@ -7,7 +7,7 @@
 #include "icd.hpp"
 #include "runtime/backend.hpp"
 
-namespace opencl {
+namespace fastpath_opencl {
 
 namespace gpu = fastpath_gpu;
 namespace sdk = fastpath::sdk;
@@ -41,4 +41,4 @@ std::string build_options(const Icd& cl, cl_device_id device);
 
 std::unique_ptr<gpu::BackendDevice> open_device(const Icd& cl, const Handle& handle);
 
-}  // namespace opencl
+}  // namespace fastpath_opencl

@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "backend.hpp"
+#include "opencl_backend.hpp"
 #include "process_state.hpp"
 
-namespace opencl {
+namespace fastpath_opencl {
 namespace {
 
 constexpr std::size_t kMostLog = 1500;  // bytes of a compiler's words in an error
@@ -400,4 +400,4 @@ std::unique_ptr<gpu::BackendDevice> open_device(const Icd& cl, const Handle& han
   return std::make_unique<OpenClDevice>(cl, handle);
 }
 
-}  // namespace opencl
+}  // namespace fastpath_opencl
