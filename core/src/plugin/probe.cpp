@@ -414,8 +414,9 @@ fs::path find_probe_program(const fs::path& given, std::string& why) {
 std::vector<ProbeRecord> probe(const fs::path& program, std::span<const Candidate* const> candidates,
                                const ProbeLimits& limits) {
   std::vector<ProbeRecord> records(candidates.size());
-  // More than there are processors: one that hangs keeps none of them busy.
-  const std::size_t most = std::clamp<std::size_t>(2 * std::thread::hardware_concurrency(), 4, 16);
+  // More than there are processors: one that hangs keeps none of them busy, and a few that do must not keep the others
+  // from their turn.
+  const std::size_t most = std::clamp<std::size_t>(2 * std::thread::hardware_concurrency(), 8, 16);
   struct Running {
     std::size_t index;
     std::unique_ptr<Trial> trial;
