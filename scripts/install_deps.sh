@@ -6,7 +6,8 @@ set -euo pipefail
 # Build tools: a program of that name is enough, wherever it comes from. Form: package=program.
 tools=(cmake=cmake ninja-build=ninja g++=g++ ccache=ccache git=git python3=python3)
 libraries=(libboost1.81-dev libboost-program-options1.81-dev libboost-filesystem1.81-dev libtbb-dev libhwy-dev
-  libdlpack-dev nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libdlpack-dev nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev
+  ocl-icd-opencl-dev pocl-opencl-icd)  # OpenCL on the CPU: where generated kernels run in tests
 
 for group in "$@"; do
   case "$group" in
