@@ -94,6 +94,9 @@ class OpenClDevice final : public gpu::BackendDevice {
     constexpr std::size_t kMostGroup = 256;
     constexpr cl_ulong kMostLocal = 64 * 1024;  // what GPUs have; a CPU's may be any
     target_.language = gpu::Language::opencl;
+    // It compiles a kernel for the sizes of its first launch; for a binary it would compile each for any size too.
+    pocl_ =
+        platform_text(cl, handle.platform, CL_PLATFORM_NAME).find("Portable Computing Language") != std::string::npos;
     for (const cl_platform_info what : {CL_PLATFORM_NAME, CL_PLATFORM_VERSION}) {
       target_.arch += platform_text(cl, handle.platform, what) + "; ";
     }
@@ -110,6 +113,8 @@ class OpenClDevice final : public gpu::BackendDevice {
   }
 
   const gpu::Target& target() const override { return target_; }
+  bool driver_keeps_code() const override { return pocl_; }
+  std::unique_ptr<gpu::Module> build_module(const gpu::Program& program) override;
   gpu::Binary compile(const gpu::Program& program, std::unique_ptr<gpu::Module>& module) override;
   std::unique_ptr<gpu::Module> load(const gpu::Program& program, const gpu::Binary& binary) override;
   void launch(gpu::Module& module, std::size_t kernel, std::int64_t groups,
@@ -188,6 +193,7 @@ class OpenClDevice final : public gpu::BackendDevice {
   }
   void build(cl_program program);
   std::unique_ptr<OpenClModule> module_of(Owned<cl_program> owned, const gpu::Program& program);
+  std::unique_ptr<OpenClModule> built(const gpu::Program& program);
 
   const Icd& cl_;
   Handle handle_;
@@ -195,6 +201,7 @@ class OpenClDevice final : public gpu::BackendDevice {
   Owned<cl_command_queue> own_queue_;  // of calls without a stream
   bool cpu_;
   std::string options_;
+  bool pocl_ = false;
   gpu::Target target_;
   std::uint64_t total_bytes_ = 0;
   std::atomic<std::uint64_t> used_bytes_{0};
@@ -241,8 +248,7 @@ std::unique_ptr<OpenClModule> OpenClDevice::module_of(Owned<cl_program> owned, c
   return module;
 }
 
-gpu::Binary OpenClDevice::compile(const gpu::Program& program, std::unique_ptr<gpu::Module>& module) {
-  const KeepProcessState keep;
+std::unique_ptr<OpenClModule> OpenClDevice::built(const gpu::Program& program) {
   const char* text = program.source.data();
   const std::size_t length = program.source.size();
   cl_int code = CL_SUCCESS;
@@ -250,8 +256,17 @@ gpu::Binary OpenClDevice::compile(const gpu::Program& program, std::unique_ptr<g
                           cl_.clReleaseProgram);
   check(code, "making an OpenCL program");
   build(owned.get());
-  std::unique_ptr<OpenClModule> made = module_of(std::move(owned), program);
+  return module_of(std::move(owned), program);
+}
 
+std::unique_ptr<gpu::Module> OpenClDevice::build_module(const gpu::Program& program) {
+  const KeepProcessState keep;
+  return built(program);
+}
+
+gpu::Binary OpenClDevice::compile(const gpu::Program& program, std::unique_ptr<gpu::Module>& module) {
+  const KeepProcessState keep;
+  std::unique_ptr<OpenClModule> made = built(program);
   gpu::Binary binary;
   std::size_t size = 0;
   if (cl_.clGetProgramInfo(made->program(), CL_PROGRAM_BINARY_SIZES, sizeof size, &size, nullptr) == CL_SUCCESS &&

@@ -59,6 +59,15 @@ class BackendDevice : public sdk::DeviceMemory {
   /// without a compiler. @param module  Out, may stay null: what load() would make of the result, where compiling made
   /// it on the way.
   virtual Binary compile(const Program& program, std::unique_ptr<Module>& module) = 0;
+  /// Whether the driver keeps compiled code on disk itself, and would have to compile more to hand it out. The runtime
+  /// then calls build_module() for each source, and keeps nothing.
+  virtual bool driver_keeps_code() const { return false; }
+  /// Compiles and loads, without the binary. Same errors as compile().
+  virtual std::unique_ptr<Module> build_module(const Program& program) {
+    std::unique_ptr<Module> module;
+    const Binary binary = compile(program, module);
+    return module != nullptr ? std::move(module) : load(program, binary);
+  }
   /// Loads what compile() gave, here or in another process. @throws Refused if the driver does not take it: the runtime
   /// then compiles anew.
   virtual std::unique_ptr<Module> load(const Program& program, const Binary& binary) = 0;

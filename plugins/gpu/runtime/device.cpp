@@ -32,6 +32,7 @@ std::shared_ptr<Module> GpuDevice::module(const Program& program) {
 }
 
 std::unique_ptr<Module> GpuDevice::load(const Program& program, const CompileKey& key) {
+  if (device_->driver_keeps_code()) return device_->build_module(program);
   if (const std::optional<Binary> kept = cache_.find(key)) {
     try {
       return device_->load(program, *kept);
