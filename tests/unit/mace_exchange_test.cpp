@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "fastpath/error.hpp"
 #include "fastpath/plugin.h"
 #include "fastpath/warning.hpp"
@@ -318,6 +320,25 @@ TEST(MaceReplica, ThreadsOnReplicasGetIdenticalResults) {
       EXPECT_EQ(reals(results[i].forces), reals(want[i].forces));
     }
   }
+}
+
+TEST(MaceReplica, IsMadeInAnyThreadWhileTheModelIsEvaluated) {
+  const auto model = Model::create(small_config().dump(), 6);
+  std::vector<double> energies(3);
+  {
+    std::latch start(static_cast<std::ptrdiff_t>(energies.size()) + 1);
+    std::vector<std::jthread> threads;
+    for (double& energy : energies) {
+      threads.emplace_back([&energy, &model, &start] {
+        start.arrive_and_wait();
+        energy = model->replica()->evaluate(system_b(), reference()).energy;
+      });
+    }
+    start.arrive_and_wait();
+    (void)model->evaluate(system_b(), reference());
+    threads.clear();
+  }
+  for (const double energy : energies) EXPECT_EQ(energy, model->evaluate(system_b(), reference()).energy);
 }
 
 TEST(MaceReplica, TheNumberOfThreadsChangesNoBit) {

@@ -43,7 +43,10 @@ std::vector<SchemaTensor> SymmetricContractionModule::schema() const {
 }
 
 void SymmetricContractionModule::on_change() {
-  polynomial_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    polynomial_.reset();
+  }
   OpModule::on_change();
 }
 
@@ -53,6 +56,7 @@ void SymmetricContractionModule::share_polynomial(const SymmetricContractionModu
 }
 
 std::shared_ptr<const sdk::SymmetricPolynomial> SymmetricContractionModule::polynomial() const {
+  const std::lock_guard lock(mutex_);
   // A replica is not told when the other one's tensors, which it shares, change.
   const std::uint64_t version = const_cast<SymmetricContractionModule&>(*this).state().version();
   if (!polynomial_ || polynomial_version_ != version) {

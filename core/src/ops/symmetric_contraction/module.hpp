@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "fastpath/sdk/symmetric.hpp"
 #include "ops/op_module.hpp"
@@ -17,7 +18,7 @@ class SymmetricContractionModule : public OpModule {
   SymmetricContractionModule(const sdk::SymmetricContractionConfig& config, const std::vector<std::vector<Tensor>>& u);
   std::vector<SchemaTensor> schema() const override;
   const sdk::SymmetricContractionConfig& config() const { return config_; }
-  /// Shares the sparse form with a module of equal basis (a replica).
+  /// Shares the sparse form with a module of equal basis (a replica). `other` may be in use in other threads.
   void share_polynomial(const SymmetricContractionModule& other);
 
  protected:
@@ -30,8 +31,10 @@ class SymmetricContractionModule : public OpModule {
   std::string w_name(std::size_t target, int nu) const;
 
   sdk::SymmetricContractionConfig config_;
-  mutable std::shared_ptr<const sdk::SymmetricPolynomial> polynomial_;  // made from U on first use
-  mutable std::uint64_t polynomial_version_ = 0;                        // State::version() that it belongs to
+  // Made from U on first use, which may be in several threads: each asks for a replica.
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const sdk::SymmetricPolynomial> polynomial_;
+  mutable std::uint64_t polynomial_version_ = 0;  // State::version() that it belongs to
 };
 
 }  // namespace fastpath::ops
