@@ -472,6 +472,33 @@ TEST(Warning, OnlyOneOfManyThreadsWarnsAndAThrowingHandlerIsNotCalledAgain) {
   reset_float32_warning();
 }
 
+TEST(Warning, NoneIsLostWhenHandlersAreReplacedWhileThreadsWarn) {
+  constexpr int kRounds = 100;
+  std::atomic<int> told{0};
+  const auto set = [&] {
+    set_warning_handler([&](const FastPathPrecisionWarning&) {});
+    set_kernel_warning_handler([&](const FastPathKernelWarning& warning) { told += warning.text == "text"; });
+  };
+  set();
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([] {
+        for (int round = 0; round < kRounds; ++round) {
+          warn_about_kernel({ReasonCode::fallback, "text"});
+          reset_float32_warning();
+          (void)warn_float32_once();
+        }
+      });
+    }
+    for (int round = 0; round < kRounds; ++round) set();
+  }
+  EXPECT_EQ(told, 3 * kRounds);
+  set_warning_handler({});
+  set_kernel_warning_handler({});
+  reset_float32_warning();
+}
+
 TEST(UseFast, TextInAnyCaseAndExactlyBoolAreUnderstood) {
   EXPECT_EQ(resolve_use_fast("true"), UseFast::always);
   EXPECT_EQ(resolve_use_fast("ON"), UseFast::always);

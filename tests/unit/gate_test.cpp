@@ -4,8 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <latch>
+#include <mutex>
 #include <thread>
 
 #include "dispatch/module_state.hpp"
@@ -46,7 +49,10 @@ class Gate : public testing::Test {
  protected:
   Gate() {
     set_warning_handler([](const FastPathPrecisionWarning&) {});
-    set_kernel_warning_handler([this](const FastPathKernelWarning& warning) { warnings.push_back(warning); });
+    set_kernel_warning_handler([this](const FastPathKernelWarning& warning) {
+      const std::lock_guard lock(warnings_mutex_);
+      warnings.push_back(warning);
+    });
   }
   ~Gate() override {
     set_warning_handler({});
@@ -73,6 +79,9 @@ class Gate : public testing::Test {
   }
 
   std::vector<FastPathKernelWarning> warnings;
+
+ private:
+  std::mutex warnings_mutex_;
 };
 
 TEST_F(Gate, AKernelThatAgreesIsChosen) {
@@ -308,6 +317,28 @@ TEST_F(KeptGates, AFileThatIsTornForeignOrTooLongIsNotBelieved) {
   std::filesystem::create_directory(file());
   EXPECT_EQ(tries("a"), 1);
   EXPECT_EQ(tries("a"), 1);
+}
+
+TEST_F(KeptGates, StoresInSeveralThreadsLoseNothingThatPassed) {
+  constexpr int kKeys = 20;
+  verify::GateStore one(directory_), other(directory_);
+  std::atomic<int> made{0};
+  {
+    std::latch start(4);
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t, &store = t % 2 == 0 ? one : other] {
+        start.arrive_and_wait();
+        for (int i = 0; i < kKeys; ++i) {
+          const std::string key = std::to_string((i + t * kKeys / 4) % kKeys);
+          store.result(key, true, [&] { return verify::GateResult{++made > 0, true, ""}; });
+        }
+      });
+    }
+  }
+  EXPECT_GE(made, kKeys);
+  EXPECT_LE(made, 2 * kKeys);
+  for (int k = 0; k < kKeys; ++k) EXPECT_EQ(tries(std::to_string(k)), 0) << k;
 }
 
 TEST_F(KeptGates, AContextKeepsThemInItsCacheDirectory) {
@@ -712,23 +743,105 @@ TEST_F(Failing, AChildOfAForkRunsTheReferenceAndSaysWhy) {
   }
 }
 
-TEST_F(Failing, ReplicasInSeveralThreadsShareOneGate) {
-  Liar honest;
-  const auto once = context(honest);
-  (void)model->evaluate(structure(), options(*once));
-  Context ctx({.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false}, .threads = 1});
-  std::vector<std::shared_ptr<Model>> replicas;
-  for (int i = 0; i < 4; ++i) replicas.push_back(model->replica());
-  std::vector<double> energies(replicas.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < replicas.size(); ++i) {
-    threads.emplace_back([&, i] {
-      const EvaluationResult result = replicas[i]->evaluate(structure(), options(ctx));
-      energies[i] = result.selection ? result.energy : 0;
-    });
+// ---- replicas in several threads
+
+class Replicas : public Gate {
+ protected:
+  Replicas() {
+    EvaluateOptions o;
+    o.use_fast = UseFast::never;
+    energy_ = model->replica()->evaluate(structure, o).energy;
   }
-  for (std::thread& thread : threads) thread.join();
-  for (const double energy : energies) EXPECT_NEAR(energy, reference().energy, 1e-12 * std::abs(reference().energy));
+  EvaluateOptions options(Context& context, Device device = Device::cpu()) const {
+    EvaluateOptions result;
+    result.use_fast = UseFast::always;
+    result.context = &context;
+    result.device = device;
+    return result;
+  }
+  /// What replicas give that are evaluated at the same time, each in a thread of its own; undefined forces where one
+  /// threw.
+  std::vector<EvaluationResult> at_once(EvaluateOptions options) {
+    std::vector<EvaluationResult> results(3);
+    std::vector<std::jthread> threads;
+    for (EvaluationResult& result : results) {
+      threads.emplace_back([this, &options, &result] {
+        try {
+          result = model->replica()->evaluate(structure, options);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::device_lost) << error.what();
+          ++errors;
+        }
+      });
+    }
+    threads.clear();
+    return results;
+  }
+  void expect_energy(const EvaluationResult& result, double relative = 1e-12) const {
+    EXPECT_NEAR(result.energy, energy_, relative * std::abs(energy_));
+  }
+  std::shared_ptr<Model> model = Model::load(kData + "model");
+  Structure structure = read_extxyz(kData + "molecule.xyz").front();
+  std::atomic<int> errors{0};
+
+ private:
+  double energy_ = 0;  // of the reference
+};
+
+TEST_F(Replicas, ShareOneGateAndTheParametersOfEachDtype) {
+  Context ctx({.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false}, .threads = 3});
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    EvaluateOptions o = options(ctx);
+    o.dtype = dtype;
+    o.parameter_gradients = true;
+    for (const EvaluationResult& result : at_once(o)) {
+      EXPECT_TRUE(result.selection);
+      expect_energy(result, dtype == DType::float64 ? 1e-12 : 1e-5);
+    }
+  }
+  EXPECT_EQ(errors, 0);
+}
+
+TEST_F(Replicas, AKernelThatFailsInAllOfThemIsReportedOnce) {
+  Liar liar{.lie = Lie::fails, .status = FP_E_OUT_OF_MEMORY, .only_op = "spherical_harmonics", .from_run = 1 << 30};
+  const auto ctx = context(liar);
+  ASSERT_TRUE(model->evaluate(structure, options(*ctx)).selection);
+  liar.from_run = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (const EvaluationResult& result : at_once(options(*ctx))) expect_energy(result);
+  }
+  EXPECT_EQ(errors, 0);
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+TEST_F(Replicas, AreComparedInTurnAndAWrongKernelIsTakenOutOfAll) {
+  Liar liar{.lie = Lie::wrong_in_forward, .only_op = "spherical_harmonics", .from_run = 1 << 30};
+  const auto ctx = context(liar, false, {.shadow = 1});
+  for (const EvaluationResult& result : at_once(options(*ctx))) EXPECT_TRUE(result.selection);
+  EXPECT_TRUE(warnings.empty());
+  liar.from_run = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (const EvaluationResult& result : at_once(options(*ctx))) expect_energy(result);
+  }
+  EXPECT_EQ(errors, 0);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0].code, ReasonCode::wrong_result);
+}
+
+TEST_F(Replicas, ADeviceThatIsLostIsLostForAll) {
+  Liar liar{.lie = Lie::fails, .status = FP_E_DEVICE_LOST, .only_op = "spherical_harmonics", .from_run = 1 << 30};
+  const auto ctx = context(liar, false, {}, fake_device());
+  const EvaluateOptions o = options(*ctx, {DeviceKind::extension, 0});
+  for (const EvaluationResult& result : at_once(o)) EXPECT_TRUE(result.selection);
+  liar.from_run = 0;
+  (void)at_once(o);
+  EXPECT_GE(errors, 1);
+  errors = 0;
+  for (const EvaluationResult& result : at_once(o)) {
+    expect_energy(result);
+    EXPECT_FALSE(result.selection);
+  }
+  EXPECT_EQ(errors, 0);
 }
 
 // ---- shadow
@@ -821,6 +934,40 @@ TEST(Context, OffersPluginsTheDirectoryOfItsCache) {
   }
   EXPECT_EQ(offered(), "/elsewhere");
   plugin::set_configuration("cache_dir", std::nullopt);
+}
+
+TEST(Host, ServesPluginsInSeveralThreadsWhileItIsChanged) {
+  const fp_host& host = plugin::host_table();
+  std::atomic<int> lines{0};
+  const auto sink = [&](std::int32_t, std::string_view text) { lines += text == "from a thread"; };
+  constexpr int kRounds = 50;
+  plugin::set_log_sink(sink);
+  plugin::set_configuration("gate_test.key", "short");
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&host] {
+        for (int round = 0; round < kRounds; ++round) {
+          host.log(host.context, FP_LOG_INFO, "from a thread", 13);
+          EXPECT_GE(host.thread_budget(host.context), 1);
+          const char* value = nullptr;
+          std::uint64_t size = 0;
+          ASSERT_EQ(host.lookup(host.context, "gate_test.key", 13, &value, &size), 1);
+          const std::string found(value, size);  // what was handed out stays, whatever is set meanwhile
+          EXPECT_TRUE(found == "short" || found == std::string(100, 'x')) << found;
+        }
+      });
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      plugin::set_log_sink(sink);
+      plugin::set_thread_budget(round % 3);
+      plugin::set_configuration("gate_test.key", round % 2 == 0 ? std::string(100, 'x') : "short");
+    }
+  }
+  EXPECT_EQ(lines, 3 * kRounds);
+  plugin::set_log_sink({});
+  plugin::set_thread_budget(0);
+  plugin::set_configuration("gate_test.key", std::nullopt);
 }
 
 TEST(Shadow, TheVariableIsANumberOrAnError) {

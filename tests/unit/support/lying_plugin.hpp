@@ -1,9 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -34,7 +36,7 @@ enum class Lie {
   fails,
 };
 
-/// Where a lie is told; counts what happened. Shared by all kernels of one plugin.
+/// Where a lie is told; counts what happened. Shared by all kernels of one plugin, in whichever threads they run.
 struct Liar {
   Lie lie = Lie::none;
   std::int32_t status = 0;  ///< Of Lie::fails and zeros_when_busy.
@@ -44,7 +46,7 @@ struct Liar {
   double tolerance = 0;      ///< Promised.
   std::string id = {};       ///< Empty: that of the plugin behind.
   std::string build = {};
-  int runs = 0, creates = 0, binds = 0;
+  std::atomic<int> runs = 0, creates = 0, binds = 0;
 };
 
 class LyingKernel final : public plugin::Kernel {
@@ -209,6 +211,7 @@ class LyingPlugin final : public plugin::LoadedPlugin {
     return inner_->query(op, device, dtype, passes, traits);
   }
   std::shared_ptr<plugin::OpenDevice> open(const DeviceInfo& device) override {
+    const std::lock_guard lock(mutex_);
     if (!device_) device_ = std::make_shared<LyingDevice>(inner_->open(device), liar_);
     return device_;
   }
@@ -217,6 +220,7 @@ class LyingPlugin final : public plugin::LoadedPlugin {
   std::shared_ptr<plugin::LoadedPlugin> inner_;
   Liar& liar_;
   PluginInfo info_;
+  std::mutex mutex_;
   std::shared_ptr<plugin::OpenDevice> device_;
 };
 
