@@ -103,7 +103,7 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
 
   s.line("// Block ", target[block].mul, "x", target[block].ir.text(), " of the ",
          forward ? "output." : "gradient of x: the transposed product.");
-  s.begin_kernel(name, tile.group_size(), parameters);
+  s.begin_kernel(name, tile.group_size(), parameters, Source::Registers::many);
   Product product(s, tile);
   if (!paths.empty()) {
     product.declare_a();

@@ -24,7 +24,7 @@ std::int64_t OuterSum::write(Source& s) const {
   parameters.push_back(Source::integer("n_rows"));
   parameters.push_back(Source::integer("n_pieces"));
   for (const char* offset : {"x_offset", "g_offset", "offset"}) parameters.push_back(Source::integer(offset));
-  s.begin_kernel(name, tile.group_size(), parameters);
+  s.begin_kernel(name, tile.group_size(), parameters, Source::Registers::many);
   Product product(s, tile, true);
   product.declare_a();
   product.declare_b();

@@ -6,6 +6,11 @@ namespace {
 constexpr const char* kCuda = R"(typedef int i32;
 typedef long long i64;
 #define FP_KERNEL(group_size) extern "C" __global__ void __launch_bounds__(group_size)
+#ifdef __HIP__
+#define FP_KERNEL_LARGE(group_size) FP_KERNEL(group_size)
+#else
+#define FP_KERNEL_LARGE(group_size) extern "C" __global__ void __launch_bounds__(group_size, 1)
+#endif
 #define FP_DEVICE static __device__ inline
 #define FP_GLOBAL
 #define FP_SHARED __shared__
@@ -13,11 +18,14 @@ typedef long long i64;
 #define FP_GROUP ((i64)blockIdx.x)
 #define FP_LANE ((i32)threadIdx.x)
 #define FP_BARRIER() __syncthreads()
+#define FP_PRAGMA(text) _Pragma(#text)
+#define FP_UNROLL(times) FP_PRAGMA(unroll times)
 )";
 
 constexpr const char* kOpenCl = R"(typedef int i32;
 typedef long i64;
 #define FP_KERNEL(group_size) __kernel __attribute__((reqd_work_group_size(group_size, 1, 1))) void
+#define FP_KERNEL_LARGE(group_size) FP_KERNEL(group_size)
 #define FP_DEVICE static inline
 #define FP_GLOBAL __global
 #define FP_SHARED __local
@@ -25,6 +33,7 @@ typedef long i64;
 #define FP_GROUP ((i64)get_group_id(0))
 #define FP_LANE ((i32)get_local_id(0))
 #define FP_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define FP_UNROLL(times)
 )";
 
 // The items of a group are run one after the other by the program that loads this; see tests/gpu.
@@ -46,6 +55,7 @@ extern "C" void fp_connect(const fp_host_items* items) { fp_items = *items; }
 #define FP_GROUP (fp_items.group())
 #define FP_LANE (fp_items.lane())
 #define FP_BARRIER() fp_items.barrier(__LINE__)
+#define FP_UNROLL(times)
 )";
 
 // CUDA, HIP: one function per type. OpenCL and C++: overloads.

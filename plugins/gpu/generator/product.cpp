@@ -99,6 +99,7 @@ void Product::begin_sums() {
 }
 
 void Product::begin_fill(std::uint32_t count) {
+  s_.line("FP_UNROLL(2)");
   s_.line("for (i32 i = FP_LANE; i < ", count, "; i += ", tile_.group_size(), ") {");
 }
 
@@ -115,6 +116,7 @@ void Product::add_steps(const std::string& begin, const std::string& end, std::u
     }
     s_.line(text, ";");
   }
+  s_.line("FP_UNROLL(4)");
   if (a && std::stoul(end) % tile_.depth != 0) {
     s_.line("for (i32 k = 0; k < ", tile_.depth, " && k0 + k < ", end, "; ++k) {");
   } else {

@@ -186,7 +186,7 @@ class RadialMlp final : public Op {
     for (std::int64_t i = 0; i < layers(); ++i) parameters.push_back(weight(i));
     parameters.push_back(Source::out("y"));
     parameters.push_back(Source::integer("n_rows"));
-    s.begin_kernel("radial_mlp_forward", forward_tile_->group_size(), parameters);
+    s.begin_kernel("radial_mlp_forward", forward_tile_->group_size(), parameters, Source::Registers::many);
     Product product(s, *forward_tile_);
     const std::string rows = std::to_string(forward_tile_->rows());
     declare(s, product, layers() - 1);
@@ -220,7 +220,7 @@ class RadialMlp final : public Op {
     parameters.push_back(Source::out("hidden"));  // of layer i: [n_rows, width] behind those of the layers before
     parameters.push_back(Source::out("delta"));   // its gradient before the activation
     for (const char* name : {"n_rows", "wants_x", "keeps"}) parameters.push_back(Source::integer(name));
-    s.begin_kernel("radial_mlp_backward", backward_tile_->group_size(), parameters);
+    s.begin_kernel("radial_mlp_backward", backward_tile_->group_size(), parameters, Source::Registers::many);
     Product product(s, *backward_tile_);
     const std::string rows = std::to_string(backward_tile_->rows());
     declare(s, product, layers() - 2);
@@ -284,7 +284,7 @@ class RadialMlp final : public Op {
   void open_layer(Source& s, const std::string& name, const Tile& tile,
                   const std::vector<Source::Parameter>& parameters, Product& product, std::int64_t columns) const {
     const std::int64_t tiles = (columns + tile.columns() - 1) / tile.columns();
-    s.begin_kernel(name, tile.group_size(), parameters);
+    s.begin_kernel(name, tile.group_size(), parameters, Source::Registers::many);
     product.declare_a();
     product.declare_b();
     product.declare_lane();

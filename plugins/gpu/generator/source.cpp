@@ -39,7 +39,8 @@ void Source::add_line(const std::string& text) {
   if (text.back() == '{') ++depth_;
 }
 
-void Source::begin_kernel(const std::string& name, std::uint32_t group_size, const std::vector<Parameter>& parameters) {
+void Source::begin_kernel(const std::string& name, std::uint32_t group_size, const std::vector<Parameter>& parameters,
+                          Registers registers) {
   if (group_size > target_.max_group_size) {
     throw std::logic_error("kernel '" + name + "' wants groups of " + std::to_string(group_size) + " items");
   }
@@ -61,8 +62,10 @@ void Source::begin_kernel(const std::string& name, std::uint32_t group_size, con
     }
     info.buffers.push_back(buffer);
   }
-  line(host ? "static void " + name + "_items(" : "FP_KERNEL(" + std::to_string(group_size) + ") " + name + "(", head,
-       ") {");
+  line(host ? "static void " + name + "_items("
+            : std::string(registers == Registers::many ? "FP_KERNEL_LARGE(" : "FP_KERNEL(") +
+                  std::to_string(group_size) + ") " + name + "(",
+       head, ") {");
   for (const Parameter& parameter : parameters) {
     if (parameter.kind == Parameter::Kind::integer) continue;
     const std::string type = (parameter.kind == Parameter::Kind::in ? "const " : "") + parameter.type;

@@ -23,6 +23,7 @@ std::string literal(double value);
 ///   memory     FP_GLOBAL before what a pointer points to, FP_SHARED before an array of a kernel
 ///   functions  FP_DEVICE before a helper's return type
 ///   items      FP_GROUP (i64), FP_LANE (i32), FP_BARRIER(): every item of the group must reach it
+///   loops      FP_UNROLL(n) before one: so many turns at once are enough, where a compiler listens
 ///   mathematics fp_exp, fp_sin, fp_cos, fp_tanh, fp_pow, fp_sqrt, fp_abs, fp_max, fp_fma on real
 ///   constants  R(0.5) would be float or double by hand; the generator writes literal() of the dtype instead
 /// No contraction of a*b+c is assumed or forbidden; sums that need it say fp_fma.
@@ -64,8 +65,12 @@ class Source {
   }
   static Parameter integer(std::string name) { return {Parameter::Kind::integer, "i64", std::move(name)}; }
 
+  /// How many registers an item may take. For a kernel with dozens of sums, `many` asks for no more than one group at a
+  /// time: otherwise ptxas spills a few of them, so that one more group finds room.
+  enum class Registers { usual, many };
   /// Opens a kernel: its head, and a pointer of the right type for each buffer. The names are then usable as given.
-  void begin_kernel(const std::string& name, std::uint32_t group_size, const std::vector<Parameter>& parameters);
+  void begin_kernel(const std::string& name, std::uint32_t group_size, const std::vector<Parameter>& parameters,
+                    Registers registers = Registers::usual);
   /// An array that the group shares; only at the top of a kernel.
   void shared(const std::string& name, std::uint32_t elements, const std::string& type = "real");
   void end_kernel();

@@ -21,6 +21,7 @@ struct Target {
   std::uint32_t max_group_size = 256;     ///< Work-items in a group.
   std::uint32_t local_bytes = 32 * 1024;  ///< Memory that a group shares.
   bool fp64 = true;                       ///< Whether the device computes in float64.
+  std::uint32_t max_terms = 1500;         ///< Of a sum that is written out in one kernel: compilers want to end.
 
   /// What is known of an architecture without a device. @throws std::invalid_argument for one that is not known.
   static Target of(Language language, const std::string& arch);
