@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "fastpath/error.hpp"
+#include "terminal.hpp"
 
 namespace fastpath::cli {
 
@@ -100,6 +101,19 @@ void add_model_options(CommandLine& line) {
   line.add()("strict", po::bool_switch(), "fail where a module that has a fast path would run, or runs, its reference");
   line.add()("threads", one("N"), "CPU threads; default: all");
   line.add()("head", one("NAME"), "head of a multi-head model; default: the frame's head=, else the first");
+}
+
+ModelSetup::~ModelSetup() {
+  if (context == nullptr) return;  // moved from
+  model.reset();
+  try {
+    for (const PluginInfo& plugin : context->registry().shutdown()) {
+      if (plugin.reason.text.empty()) continue;
+      print_error("warning", fmt::format("{}: {}", plugin.id, plugin.reason.text));
+    }
+  } catch (const std::exception& error) {
+    print_error("warning", error.what());
+  }
 }
 
 ModelSetup load_model(const CommandLine& line) {

@@ -23,8 +23,14 @@ RegistryOptions registry_options(const CommandLine& line);
 /// --strict.
 void add_model_options(CommandLine& line);
 
-/// A model, a context and the options of an evaluation as a command line asks for them.
+/// A model, a context and the options of an evaluation as a command line asks for them. Its end shuts the plugins down;
+/// one that does not end well is told of.
 struct ModelSetup {
+  ModelSetup() = default;
+  ModelSetup(ModelSetup&&) = default;
+  ModelSetup& operator=(ModelSetup&&) = delete;
+  ~ModelSetup();
+
   std::unique_ptr<Context> context;  ///< First: outlives the model.
   std::shared_ptr<Model> model;
   EvaluateOptions options;

@@ -191,6 +191,14 @@ int demonstrate(const std::filesystem::path& plugins, const std::string& structu
 
   fastpath::deactivate(potential);
   check("deactivate() goes back to the reference", !module->fast_active());
+
+  // The end of the plugins: after the last evaluation that wants them, and before the process ends.
+  for (const fastpath::PluginInfo& plugin : context.registry().shutdown()) {
+    std::printf("  %s was shut down%s\n", plugin.id.c_str(), (" " + plugin.reason.text).c_str());
+  }
+  const fastpath::Selection afterwards = select(UseFast::always, DType::float64, &context);
+  check("after a shutdown the reference runs, and the decision says why",
+        !afterwards && afterwards.decisions[0].reason.code == fastpath::ReasonCode::shut_down);
   return failures == 0 ? 0 : 1;
 }
 

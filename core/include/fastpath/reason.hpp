@@ -45,6 +45,7 @@ enum class ReasonCode {
   wrong_result,   ///< It disagreed with the reference in an evaluation that was compared, and was taken out.
   device_lost,    ///< The device was lost earlier in this process; nothing on it works any more.
   forked,         ///< The process was forked after the device was opened; the child cannot use it.
+  shut_down,      ///< The host has shut its plugins down; the reference runs until the process ends.
   // The state of a plugin file.
   usable,
   no_directory,        ///< A search directory does not exist.

@@ -37,7 +37,7 @@ struct KernelInfo {
 
 enum class PluginState {
   usable,
-  idle,         ///< Fine, but there is no device or driver for it, or nothing asked for it yet.
+  idle,         ///< Fine, but there is no device or driver for it, nothing asked for it yet, or it was shut down.
   disabled,     ///< Switched off by configuration.
   shadowed,     ///< Another file with this id, or this very file, came first in search order.
   rejected,     ///< Cannot be used; the reason says why.
@@ -166,6 +166,18 @@ class FASTPATH_EXPORT PluginRegistry {
   ScanReport scan_report();
   /// Devices that usable plugins offer, and the CPU.
   std::vector<DeviceInfo> devices();
+
+  /// Ends every plugin that this registry has loaded: destroys their kernels, closes their devices, and then calls each
+  /// plugin's own shutdown, once in a process: first the plugins that bring only kernels, then those that own memory,
+  /// the last loaded first. Waits for evaluations under way, in other threads; those that begin meanwhile get the
+  /// reference. From then on selections say `shut_down` and the reference runs, for every registry that shares the
+  /// plugins, and this one loads no further ones. Models and tensors that are still there stay valid objects: what they
+  /// held of a plugin is gone, so the content of a tensor on a device is lost. Libraries stay loaded. Nothing calls it
+  /// by itself: a host does before it ends, or not at all. In a child of a fork no plugin is called.
+  /// @return What was ended, in that order; the reason is `shut_down`, with words where a plugin's own shutdown threw.
+  /// Empty where there was nothing, or where it was called before.
+  /// @throws Error(invalid_argument) if it is called from within an evaluation, or from a call of a plugin (its log).
+  std::vector<PluginInfo> shutdown();
 
   class Impl;
   explicit PluginRegistry(std::unique_ptr<Impl> impl);  ///< For the library itself and its tests.

@@ -11,6 +11,7 @@
 #include "dispatch/context_impl.hpp"
 #include "fastpath/error.hpp"
 #include "plugin/host.hpp"
+#include "plugin/life.hpp"
 #include "plugin/probe_cache.hpp"
 
 namespace fastpath {
@@ -75,8 +76,8 @@ Context::Impl::Impl(ContextOptions options)
 }
 
 std::uint64_t Context::Impl::epoch() const noexcept {
-  // Both only grow, so their sum changes when either does.
-  return epoch_.load(std::memory_order_acquire) + plugin::fork_generation();
+  // All of them only grow, so their sum changes when one does.
+  return epoch_.load(std::memory_order_acquire) + plugin::fork_generation() + plugin::shutdown_generation();
 }
 
 bool Context::Impl::record_failure(const std::string& kernel, const std::string& text) {

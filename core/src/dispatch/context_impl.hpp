@@ -34,7 +34,8 @@ class Context::Impl {
   const std::uint64_t id;  ///< Of this context alone, in this process: addresses are used again.
 
   /// Changes whenever a decision made before may have to be another one: a kernel failed, was taken out, its device was
-  /// lost, the process was forked. Selections that were kept are good only for the epoch they were made in.
+  /// lost, the process was forked, plugins were shut down. Selections that were kept are good only for the epoch they
+  /// were made in.
   std::uint64_t epoch() const noexcept;
 
   /// Counts a failure of a kernel (plugin, op configuration, device, dtype) and keeps its text. True for the first one,

@@ -257,6 +257,12 @@ void FastPathModule::State::drop_active(const plugin::CallStatus& status) {
   }
 }
 
+void FastPathModule::State::leave_active() {
+  const Reason reason = plugin::shut_down_reason();
+  last_failure = Reason{reason.code, fmt::format("{}: {}", active->kernel->plugin_id(), reason.text)};
+  active = nullptr;
+}
+
 void FastPathModule::State::expose_active(ReasonCode code, const std::string& text) {
   const Slot& slot = *active;
   active = nullptr;
@@ -288,6 +294,14 @@ void FastPathModule::run(const OpCall& call) {
     return;
   }
   State::Slot& slot = *state.active;
+  plugin::Lease lease;
+  if (!slot.device->hold(lease)) {
+    const bool on_host = placement().is_cpu();
+    state.leave_active();
+    if (!on_host) throw Error(ErrorCode::unavailable, fmt::format("{}: {}", spec.id, state.last_failure->text));
+    reference(call, op_parameters(dtype));
+    return;
+  }
   const auto pass = static_cast<std::uint32_t>(call.pass);
   const bool first = (slot.unverified & pass) != 0;
   plugin::CallStatus status = state.bind_active(*this, dtype);

@@ -45,6 +45,7 @@ struct FastPathModule::State {
   /// What plugins answered; kept until the module or the question changes.
   struct Answer {
     std::shared_ptr<plugin::LoadedPlugin> plugin;
+    const DeviceInfo* device = nullptr;  // as the plugin describes it; null where it has none
     Support support;
     plugin::KernelTraits traits;
     std::string key;  // Slot::key
@@ -101,6 +102,8 @@ struct FastPathModule::State {
   void drop_active(const plugin::CallStatus& status);
   /// Takes the active kernel out because its results are wrong, tells of it, and goes back to the reference.
   void expose_active(ReasonCode code, const std::string& text);
+  /// Goes back to the reference because the plugin of the active kernel was shut down.
+  void leave_active();
 
  private:
   static std::uint64_t next_id() noexcept {
@@ -111,6 +114,10 @@ struct FastPathModule::State {
 
 /// The device of a name, if the CPU or a usable plugin has it. Loads only plugins for its kind.
 std::optional<DeviceInfo> find_device(Context& context, const Device& device);
+
+/// Keeps the plugins of all chosen kernels from being shut down as long as the lease. False where one was, or is about
+/// to be: then the selection is to be made again.
+bool hold_plugins(const std::vector<NamedFastModule>& modules, plugin::Lease& lease);
 
 /// The dtype of a call: that of its first floating-point tensor.
 DType call_dtype(const OpCall& call);

@@ -35,10 +35,13 @@ const std::vector<State::Answer>& ask(FastPathModule& module, const Device& devi
   state.answers.clear();
   const std::string what = fmt::format("{}|{}|{:016x}|{}|{}", op.id, op.version, sdk::Attributes(op.config).hash(),
                                        to_string(device), to_string(dtype));
+  // The device is one that some plugin has by this name; others may number it differently.
+  const std::optional<DeviceInfo> wanted = find_device(context, device);
   for (const auto& plugin : context.registry().impl().usable(device.kind)) {
-    State::Answer answer{plugin, Support::yes(), {}, fmt::format("{}|{}", plugin->info().id, what)};
-    if (const DeviceInfo* info = plugin->find_device(device)) {
-      answer.support = plugin->query(op, *info, dtype, passes, &answer.traits);
+    State::Answer answer{plugin, nullptr, Support::yes(), {}, fmt::format("{}|{}", plugin->info().id, what)};
+    if (wanted) answer.device = plugin->match_device(*wanted);
+    if (answer.device != nullptr) {
+      answer.support = plugin->query(op, *answer.device, dtype, passes, &answer.traits);
     } else {
       answer.support.blocked(ReasonCode::device,
                              fmt::format("{} has no device {}", plugin->info().id, to_string(device)));
@@ -81,8 +84,8 @@ struct Setting {
   Passes passes;
   Context& context;
   Sizes sizes = {};
-  /// Off the CPU one plugin owns the memory of the device in an evaluation: the first that gets a module.
-  const plugin::LoadedPlugin* memory_owner = nullptr;
+  /// Off the CPU the memory of one plugin is used in an evaluation: that of the first that gets a module.
+  std::string memory_owner = {};
 };
 
 bool in_window(const plugin::KernelTraits& traits, Setting& s, Support& support) {
@@ -110,29 +113,77 @@ Reason rule(Setting& s, const DeviceInfo& device) {
                       device.name, to_string(s.dtype))};
 }
 
+/// Why nothing can run on the device of a plugin, before it is opened; empty if it can be tried.
+std::optional<Reason> barred(plugin::LoadedPlugin& plugin, const Setting& s) {
+  if (plugin.ended()) return plugin::shut_down_reason();
+  return s.context.impl().lost(plugin.info().id, s.device);
+}
+
+/// The same once it is open.
+std::optional<Reason> barred(const plugin::OpenDevice& device, const std::string& id, const Setting& s) {
+  if (device.forked()) {
+    return Reason{ReasonCode::forked,
+                  fmt::format("the process was forked after {} had opened {}", id, to_string(s.device))};
+  }
+  if (device.lost()) {
+    return Reason{ReasonCode::device_lost, fmt::format("{} was lost in this process", to_string(s.device))};
+  }
+  return std::nullopt;
+}
+
+/// The device of a plugin that only brings kernels, on memory that another one lends: the one whose memory is in use,
+/// else the first that can. Null, with the reason of every plugin that has memory there.
+std::shared_ptr<plugin::OpenDevice> open_on_lent(plugin::LoadedPlugin& plugin, const DeviceInfo& own, const Setting& s,
+                                                 Support& support) {
+  bool any = false;
+  for (const auto& lender : s.context.registry().impl().usable(s.device.kind)) {
+    const DeviceInfo* const info = lender->match_device(own);
+    if (info == nullptr || !lender->brings_memory()) continue;
+    const std::string& id = lender->info().id;
+    if (!s.memory_owner.empty() && s.memory_owner != id) continue;
+    any = true;
+    std::optional<Reason> reason = barred(*lender, s);
+    if (!reason) {
+      std::shared_ptr<plugin::OpenDevice> device;
+      try {
+        device = lender->open(*info);
+      } catch (const Error& error) {
+        support.blocked(ReasonCode::device, error.what());
+        continue;
+      }
+      reason = barred(*device, id, s);
+      const Support lends = device->lends();
+      if (!reason && !lends) reason = lends.reasons().front();
+      if (!reason) return plugin.open_on(own, device);
+    }
+    support.blocked(reason->code, fmt::format("{} brings kernels only, and {} cannot lend it the memory of {}: {}",
+                                              plugin.info().id, id, to_string(s.device), reason->text));
+  }
+  if (!any) {
+    support.blocked(ReasonCode::device,
+                    fmt::format("{} brings kernels only, and no other plugin lends it the memory of {}",
+                                plugin.info().id, to_string(s.device)));
+  }
+  return nullptr;
+}
+
 /// Opens the device of a plugin. Null, with a reason, if nothing can run on it.
-std::shared_ptr<plugin::OpenDevice> open(plugin::LoadedPlugin& plugin, const Setting& s, Support& support) {
-  const std::string& id = plugin.info().id;
-  if (const std::optional<Reason> lost = s.context.impl().lost(id, s.device)) {
-    support.blocked(lost->code, lost->text);
-    return nullptr;
+std::shared_ptr<plugin::OpenDevice> open(plugin::LoadedPlugin& plugin, const DeviceInfo& own, const Setting& s,
+                                         Support& support) {
+  std::optional<Reason> reason = barred(plugin, s);
+  std::shared_ptr<plugin::OpenDevice> device;
+  if (!reason) {
+    const bool lent = !s.device.is_cpu() && !plugin.brings_memory();
+    device = lent ? open_on_lent(plugin, own, s, support) : plugin.open(own);
+    if (device == nullptr) return nullptr;
+    reason = barred(*device, plugin.info().id, s);
   }
-  std::shared_ptr<plugin::OpenDevice> device = plugin.open(*plugin.find_device(s.device));
-  if (device->forked()) {
-    support.blocked(ReasonCode::forked,
-                    fmt::format("the process was forked after {} had opened {}", id, to_string(s.device)));
-  } else if (device->lost()) {
-    support.blocked(ReasonCode::device_lost, fmt::format("{} was lost in this process", to_string(s.device)));
-  } else if (!s.device.is_cpu() && !device->owns_memory()) {
-    support.blocked(
-        ReasonCode::device,
-        fmt::format("{} brings kernels only, and no other plugin lends it the memory of {}", id, to_string(s.device)));
-  }
+  if (reason) support.blocked(reason->code, reason->text);
   return support ? device : nullptr;
 }
 
 /// Lets a kernel show that it agrees with the reference, once per process. False, with a reason, if it does not.
-bool verified(FastPathModule& module, State::Slot& slot, const Setting& s, Support& support) {
+bool verified(FastPathModule& module, State::Slot& slot, const DeviceInfo& own, const Setting& s, Support& support) {
   Context::Impl& context = s.context.impl();
   const std::uint64_t version = module.state().version();
   if (!context.gate || (slot.gate_context == context.id && slot.gate_version == version)) return true;
@@ -141,7 +192,7 @@ bool verified(FastPathModule& module, State::Slot& slot, const Setting& s, Suppo
     return false;
   };
   // Other parameters do not matter, unless they are constants: those are part of the key.
-  std::string key = verify::gate_key(module, *slot.plugin, slot.device->info(), slot.key, s.dtype, s.passes);
+  std::string key = verify::gate_key(module, *slot.plugin, own, slot.key, s.dtype, s.passes);
   const bool again = slot.gate_context == context.id && slot.gate_key == key;
   slot.gate_key = std::move(key);
   slot.gate_version = version;
@@ -180,18 +231,20 @@ bool activate(FastPathModule& module, const State::Answer& answer, Setting& s, S
     support.blocked(out->code, out->text);
     return false;
   }
-  const auto is_it = [&](const std::unique_ptr<State::Slot>& slot) {
-    return slot->plugin == answer.plugin && slot->key == answer.key && slot->passes == s.passes.bits();
-  };
-  auto slot = std::find_if(state.slots.begin(), state.slots.end(), is_it);
   try {
-    const std::shared_ptr<plugin::OpenDevice> device = open(*answer.plugin, s, support);
+    const std::shared_ptr<plugin::OpenDevice> device = open(*answer.plugin, *answer.device, s, support);
     if (!device) return false;
-    if (device->owns_memory() && s.memory_owner != nullptr && s.memory_owner != answer.plugin.get()) {
+    const std::string lender = device->lender();
+    const std::string& owner = lender.empty() ? answer.plugin->info().id : lender;
+    if (device->owns_memory() && !s.memory_owner.empty() && s.memory_owner != owner) {
       support.blocked(ReasonCode::device, fmt::format("the memory of {} belongs to {} in this evaluation",
-                                                      to_string(s.device), s.memory_owner->info().id));
+                                                      to_string(s.device), s.memory_owner));
       return false;
     }
+    auto slot = std::find_if(state.slots.begin(), state.slots.end(), [&](const std::unique_ptr<State::Slot>& known) {
+      return known->plugin == answer.plugin && known->device->lender() == lender && known->key == answer.key &&
+             known->passes == s.passes.bits();
+    });
     if (slot == state.slots.end()) {
       auto made = std::make_unique<State::Slot>();
       made->plugin = answer.plugin;
@@ -203,20 +256,24 @@ bool activate(FastPathModule& module, const State::Answer& answer, Setting& s, S
       slot = state.slots.insert(state.slots.end(), std::move(made));
     }
     // A kernel that is not stays: another context, without a gate, may be using it.
-    if (!verified(module, **slot, s, support)) return false;
-    if (device->owns_memory()) s.memory_owner = answer.plugin.get();
+    if (!verified(module, **slot, *answer.device, s, support)) return false;
+    if (device->owns_memory()) s.memory_owner = owner;
+    state.active = slot->get();
+    state.context = &s.context;
+    return true;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::device_lost) {
       context.lose(answer.plugin->info().id, s.device, error.what());
       throw;
     }
+    if (answer.plugin->ended()) {
+      support.blocked(ReasonCode::shut_down, error.what());
+      return false;
+    }
     support.blocked(ReasonCode::create_failed, error.what());
     context.record_failure(answer.key, error.what());
     return false;
   }
-  state.active = slot->get();
-  state.context = &s.context;
-  return true;
 }
 
 /// Decides one module for which fast is possible, and writes the result into it.
@@ -269,21 +326,23 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
   if (placed || (!wanted && !usable.empty())) {
     decision.reason = speaks;
   } else {
-    decision.reason = {ReasonCode::no_kernel,
-                       answers.empty() ? fmt::format("no plugin serves {}", to_string(s.device))
-                                       : fmt::format("none of {} plugin{} has a usable kernel; see the candidates",
-                                                     answers.size(), answers.size() == 1 ? "" : "s")};
+    decision.reason =
+        s.context.registry().impl().ended()
+            ? plugin::shut_down_reason()
+            : Reason{ReasonCode::no_kernel,
+                     answers.empty() ? fmt::format("no plugin serves {}", to_string(s.device))
+                                     : fmt::format("none of {} plugin{} has a usable kernel; see the candidates",
+                                                   answers.size(), answers.size() == 1 ? "" : "s")};
   }
   return decision;
 }
 
 /// Why a kernel is known not to agree with the reference, if it is.
 std::optional<Reason> failed_gate(const FastPathModule& module, const State::Answer& answer, DType dtype, Passes passes,
-                                  const Device& device, Context& context) {
-  const DeviceInfo* info = answer.plugin->find_device(device);
-  if (!context.impl().gate || info == nullptr) return std::nullopt;
+                                  Context& context) {
+  if (!context.impl().gate || answer.device == nullptr) return std::nullopt;
   const auto known =
-      context.impl().gates.find(verify::gate_key(module, *answer.plugin, *info, answer.key, dtype, passes));
+      context.impl().gates.find(verify::gate_key(module, *answer.plugin, *answer.device, answer.key, dtype, passes));
   if (!known || known->passed) return std::nullopt;
   return Reason{ReasonCode::not_verified, known->text};
 }
@@ -371,8 +430,9 @@ Support FastPathModule::fast_supported(const Device& device, DType dtype, Passes
     Support support = answer.support;
     if (support) {
       std::optional<Reason> out = used.impl().taken_out(answer.key);
+      if (!out && answer.plugin->ended()) out = plugin::shut_down_reason();
       if (!out) out = used.impl().lost(answer.plugin->info().id, device);
-      if (!out) out = failed_gate(*this, answer, dtype, passes, device, used);
+      if (!out) out = failed_gate(*this, answer, dtype, passes, used);
       if (!out) return Support::yes();
       support.blocked(out->code, out->text);
     }
@@ -462,6 +522,13 @@ Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, 
   }
   if (dtype == DType::float32 && (*kept)->any_fast) warn_float32_once();
   return (*kept)->selection;
+}
+
+bool hold_plugins(const std::vector<NamedFastModule>& modules, plugin::Lease& lease) {
+  return std::all_of(modules.begin(), modules.end(), [&](const NamedFastModule& named) {
+    const State::Slot* const slot = named.module->state().active;
+    return slot == nullptr || slot->device->hold(lease);
+  });
 }
 
 void deactivate(Module& model) {

@@ -397,7 +397,9 @@ void Executor::run_step(const Step& step, std::size_t index, bool backward) {
   }
   plugin::OpenDevice* device = nullptr;
   if (step.op != nullptr && !step.op->placement().is_cpu()) {
-    use(step.op->state().active->device);
+    const std::shared_ptr<plugin::OpenDevice>& chosen = step.op->state().active->device;
+    const std::shared_ptr<plugin::OpenDevice> lending = chosen->lending();
+    use(lending != nullptr ? lending : chosen);
     device = device_.get();
   }
   const bool fast = step.op != nullptr && step.op->fast_active();

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
 #include "models/glue.hpp"
 #include "ops/conv_tensor_product/module.hpp"
@@ -619,7 +620,11 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
   (void)head_index(options.head);
 
   const auto first_use = std::chrono::steady_clock::now();
-  result.selection = explain({graph.n_edges(), n_nodes}, options);
+  plugin::Lease lease;  // no plugin of the selection is shut down meanwhile
+  do {
+    lease.clear();
+    result.selection = explain({graph.n_edges(), n_nodes}, options);
+  } while (!hold_plugins(fast_list(), lease) || !hold_plugins(small_ops(), lease));
   for (const NamedFastModule& named : fast_list()) (void)named.module->op_parameters(options.dtype);
   result.seconds_first_use = seconds_since(first_use);
 
@@ -637,6 +642,10 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
     again.selection = repeated_by_reference(result.selection, failure);
     result = std::move(again);
     compute(graph, options, context, result);
+  } catch (...) {
+    // What is under way on a device ends before anybody may shut its plugin down.
+    if (const auto& runner = runners_[exchange ? 1 : 0]) runner->executor->end();
+    throw;
   }
   result.seconds = seconds_since(start);
   return result;

@@ -10,7 +10,8 @@ namespace fastpath::plugin {
 namespace {
 
 /// The tensor as the ABI shows it. Shape and strides are the tensor's own, which must outlive the result.
-fp_tensor to_c(const Tensor& tensor, std::uint32_t access) noexcept {
+/// @param index  Of the device, as the plugin that is called numbers it.
+fp_tensor to_c(const Tensor& tensor, std::uint32_t access, std::int32_t index) noexcept {
   static constexpr std::int64_t kNoAxes = 0;  // a scalar has no sizes, but its pointers are not null
   fp_tensor result{};
   result.struct_size = FP_SIZE_TENSOR;
@@ -18,7 +19,7 @@ fp_tensor to_c(const Tensor& tensor, std::uint32_t access) noexcept {
   result.access = access;
   result.data = tensor.base();
   result.device_type = static_cast<std::int32_t>(tensor.device().kind);
-  result.device_id = tensor.device().index;
+  result.device_id = tensor.device().is_cpu() ? 0 : index;
   result.ndim = static_cast<std::int32_t>(tensor.rank());
   const DTypeCode code = dtype_code(tensor.dtype());
   result.dtype_code = code.code;
@@ -33,9 +34,9 @@ fp_tensor to_c(const Tensor& tensor, std::uint32_t access) noexcept {
 /// A list of tensors in C form that is filled anew for every call; allocates only while it grows.
 class TensorList {
  public:
-  const fp_tensor_list* fill(std::span<const Tensor> tensors, std::uint32_t access) {
+  const fp_tensor_list* fill(std::span<const Tensor> tensors, std::uint32_t access, std::int32_t index) {
     items_.resize(tensors.size());
-    for (std::size_t i = 0; i < tensors.size(); ++i) items_[i] = to_c(tensors[i], access);
+    for (std::size_t i = 0; i < tensors.size(); ++i) items_[i] = to_c(tensors[i], access, index);
     list_ = {FP_SIZE_TENSOR_LIST, sizeof(fp_tensor), items_.size(), items_.data()};
     return &list_;
   }
@@ -53,11 +54,8 @@ class PluginKernel final : public Kernel {
   PluginKernel(std::shared_ptr<PluginDevice> device, fp_kernel* kernel, KernelTraits traits)
       : device_(std::move(device)), kernel_(kernel), traits_(traits), scratch_(*device_) {}
   ~PluginKernel() override {
-    if (device_->forked()) return;
-    guarded_void([&] { device_->tables().kernels.destroy(kernel_); });
-    if (stream_ != nullptr) {
-      guarded_void([&] { device_->tables().memory.destroy_stream(device_->handle(), stream_); });
-    }
+    device_->give_kernel(kernel_);
+    if (stream_ != nullptr) device_->memory_device().give_stream(stream_);
   }
 
   const std::string& plugin_id() const noexcept override { return device_->tables().id; }
@@ -69,15 +67,18 @@ class PluginKernel final : public Kernel {
  private:
   /// A stream of this kernel's own: streams may not be shared between threads, kernels are not either.
   CallStatus need_stream();
+  CallStatus synchronize();
   CallStatus need_workspace(const OpCall& call);
   CallStatus check_devices(const OpCall& call) const;
   void fill_lists(const OpCall& call);
   const fp_graph* fill_graph(const OpGraph& graph);
+  std::int32_t device_index() const noexcept { return device_->own_info().device.index; }
 
   std::shared_ptr<PluginDevice> device_;
   fp_kernel* kernel_;
   KernelTraits traits_;
   fp_stream* stream_ = nullptr;
+  fp_native native_{};  // of stream_, where another plugin lends the memory
   ErrorSink sink_;
   Workspace scratch_;
 
@@ -95,11 +96,16 @@ class PluginKernel final : public Kernel {
 
 CallStatus PluginKernel::need_stream() {
   if (stream_ != nullptr || !device_->owns_memory()) return {};
-  const fp_memory_api& memory = device_->tables().memory;
-  CallStatus status =
-      device_->call(sink_, [&] { return memory.create_stream(device_->handle(), &stream_, sink_.get()); });
-  if (status.ok() && stream_ == nullptr) status = {FP_E_INTERNAL, "the device reported success and gave no stream"};
+  CallStatus status = device_->memory_device().take_stream(stream_, sink_);
+  if (!status.ok() || !device_->borrows()) return status;
+  status = device_->memory_device().native(stream_, native_, sink_);
+  if (!status.ok()) device_->memory_device().give_stream(std::exchange(stream_, nullptr));
   return status;
+}
+
+CallStatus PluginKernel::synchronize() {
+  PluginDevice& memory = device_->memory_device();
+  return memory.call(sink_, [&] { return memory.tables().memory.synchronize(memory.handle(), stream_, sink_.get()); });
 }
 
 CallStatus PluginKernel::bind(std::span<const Tensor> parameters, std::uint64_t version) {
@@ -110,6 +116,8 @@ CallStatus PluginKernel::bind(std::span<const Tensor> parameters, std::uint64_t 
                                                  to_string(device_->info().device))};
     }
   }
+  Lease lease;  // what was begun is waited for
+  if (!device_->hold(lease)) return {FP_E_UNSUPPORTED, shut_down_reason().text};
   if (CallStatus status = need_stream(); !status.ok()) return status;
   // The kernel may look at the old ones until the call returns, so they go only then.
   std::vector<Tensor> next(parameters.begin(), parameters.end());
@@ -119,13 +127,13 @@ CallStatus PluginKernel::bind(std::span<const Tensor> parameters, std::uint64_t 
   args.struct_size = FP_SIZE_BIND_ARGS;
   args.version = version;
   TensorList list;
-  args.parameters = list.fill(next, FP_ACCESS_READ);
+  args.parameters = list.fill(next, FP_ACCESS_READ, device_index());
   args.stream = stream_;
+  args.native = device_->borrows() ? &native_ : nullptr;
   args.errors = sink_.get();
   CallStatus status = device_->call(sink_, [&] { return device_->tables().kernels.bind(kernel_, &args); });
   if (stream_ != nullptr) {  // calls come on other streams, which know nothing of this one
-    CallStatus finished = device_->call(
-        sink_, [&] { return device_->tables().memory.synchronize(device_->handle(), stream_, sink_.get()); });
+    CallStatus finished = synchronize();
     if (status.ok()) status = std::move(finished);
   }
   // On failure too: how far the plugin came with the new ones is not known.
@@ -199,7 +207,9 @@ const fp_graph* PluginKernel::fill_graph(const OpGraph& graph) {
   const std::array<const Tensor*, 8> tensors{&graph.sender,      &graph.receiver,    &graph.receiver_ptr,
                                              &graph.sender_ptr,  &graph.sender_edge, &graph.species,
                                              &graph.species_ptr, &graph.species_node};
-  for (std::size_t i = 0; i < tensors.size(); ++i) graph_tensors_[i] = to_c(*tensors[i], FP_ACCESS_READ);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    graph_tensors_[i] = to_c(*tensors[i], FP_ACCESS_READ, device_index());
+  }
   graph_ = {};
   graph_.struct_size = FP_SIZE_GRAPH;
   graph_.n_edges = graph.n_edges;
@@ -224,7 +234,7 @@ void PluginKernel::fill_lists(const OpCall& call) {
   // Lists that the pass does not use stay null, whatever the caller put there.
   const auto put = [&](const fp_tensor_list*& slot, std::span<const Tensor> tensors, std::uint32_t access, bool used) {
     TensorList& list = lists_[next++];
-    slot = used ? list.fill(tensors, access) : nullptr;
+    slot = used ? list.fill(tensors, access, device_index()) : nullptr;
   };
   put(args_.inputs, call.inputs, FP_ACCESS_READ, true);
   put(args_.outputs, call.outputs, FP_ACCESS_WRITE, !backward);
@@ -240,6 +250,8 @@ void PluginKernel::fill_lists(const OpCall& call) {
 }
 
 CallStatus PluginKernel::run(const OpCall& call) {
+  Lease lease;  // for all of it: what was begun is waited for
+  if (!device_->hold(lease)) return {FP_E_UNSUPPORTED, shut_down_reason().text};
   if (CallStatus status = check_devices(call); !status.ok()) return status;
   // The queue's own stream, or the kernel's, on which a call is complete when it returns.
   auto* const queue = device_->owns_memory() ? static_cast<PluginQueue*>(call.queue) : nullptr;
@@ -272,13 +284,16 @@ CallStatus PluginKernel::run(const OpCall& call) {
     args_.saved_bytes = call.saved.bytes();
   }
   args_.stream = queue != nullptr ? queue->stream() : stream_;
+  args_.native = device_->borrows() ? &native_ : nullptr;
+  if (queue != nullptr && device_->borrows()) {
+    if (CallStatus status = queue->native(args_.native, sink_); !status.ok()) return status;
+  }
   args_.threads = std::max(call.threads, 1);
   args_.errors = sink_.get();
   CallStatus status = device_->call(sink_, [&] { return device_->tables().kernels.run(kernel_, &args_); });
   if (queue != nullptr || stream_ == nullptr) return status;
   // Also after a failure: what was enqueued before it still writes to the caller's tensors.
-  CallStatus finished = device_->call(
-      sink_, [&] { return device_->tables().memory.synchronize(device_->handle(), stream_, sink_.get()); });
+  CallStatus finished = synchronize();
   return status.ok() ? finished : status;
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "call.hpp"
+#include "device.hpp"
 #include "fastpath/sdk/attributes.hpp"
 #include "host.hpp"
 #include "mapping.hpp"
@@ -125,7 +126,7 @@ struct Blockers {
   }
 };
 
-class Loaded final : public LoadedPlugin {
+class Loaded final : public LoadedPlugin, private Ending {
  public:
   Loaded(PluginTables tables, PluginInfo info, const std::string& sha256)
       : tables_(std::move(tables)),
@@ -142,10 +143,43 @@ class Loaded final : public LoadedPlugin {
                                     [&](const DeviceInfo& candidate) { return candidate.device == device; });
     return found == info_.devices.end() ? nullptr : &*found;
   }
+  const DeviceInfo* match_device(const DeviceInfo& wanted) const noexcept override {
+    const auto found = std::find_if(info_.devices.begin(), info_.devices.end(),
+                                    [&](const DeviceInfo& candidate) { return same_device(candidate, wanted); });
+    return found == info_.devices.end() ? nullptr : &*found;
+  }
+  bool brings_memory() const noexcept override { return tables_.has_memory; }
   Support query(const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes, KernelTraits* traits) override;
-  std::shared_ptr<OpenDevice> open(const DeviceInfo& device) override;
+  std::shared_ptr<OpenDevice> open(const DeviceInfo& device) override { return open_on(device, nullptr); }
+  std::shared_ptr<OpenDevice> open_on(const DeviceInfo& device, const std::shared_ptr<OpenDevice>& owner) override;
+  Ending* ending() noexcept override { return this; }
 
  private:
+  Life& life() noexcept override { return life_; }
+  bool owns_memory() const noexcept override { return tables_.has_memory; }
+  std::uint64_t order() const noexcept override { return order_; }
+  bool forked() const noexcept override { return generation_ != fork_generation(); }
+  void destroy_kernels() noexcept override {
+    for (auto& [place, slot] : slots_) {
+      if (slot.device) slot.device->destroy_kernels();
+    }
+  }
+  void close_devices() noexcept override {
+    for (auto& [place, slot] : slots_) {
+      if (slot.device) slot.device->close();
+    }
+    slots_.clear();
+  }
+  bool call_shutdown(std::string& text) noexcept override;
+  static std::uint64_t next_order() noexcept {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
+
+  Life life_;
+  const std::uint64_t order_ = next_order();
+  const std::uint64_t generation_ = fork_generation();
+  bool shut_down_ = false;
   PluginTables tables_;
   PluginInfo info_;
   const bool has_content_;
@@ -154,16 +188,34 @@ class Loaded final : public LoadedPlugin {
   std::condition_variable opened_;
   struct Slot {
     bool opening = false;
-    std::shared_ptr<OpenDevice> device;
+    std::shared_ptr<PluginDevice> device;
   };
-  std::map<std::size_t, Slot> slots_;  // by index into info_.devices
+  // By index into info_.devices, and who lends the memory. Not looked at by several threads once nobody gets a lease.
+  std::map<std::pair<std::size_t, const OpenDevice*>, Slot> slots_;
 };
+
+bool Loaded::call_shutdown(std::string& text) noexcept {
+  if (std::exchange(shut_down_, true)) return false;
+  if (tables_.plugin.shutdown == nullptr) return true;
+  try {
+    ErrorSink sink;
+    const CallStatus status = guarded(sink, [&] {
+      tables_.plugin.shutdown(tables_.original);
+      return FP_OK;
+    });
+    if (!status.ok()) text = "its shutdown " + status.text;
+  } catch (...) {  // no memory for the words
+  }
+  return true;
+}
 
 Support Loaded::query(const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes, KernelTraits* traits) {
   const DeviceInfo* own = find_device(device.device);
   if (own == nullptr) {
     return Support::no(ReasonCode::device, fmt::format("has no device {}", to_string(device.device)));
   }
+  const Lease lease(life_);
+  if (!lease) return Support::no(shut_down_reason().code, shut_down_reason().text);
   const KernelQuery query(op, *own, dtype, passes);
   Blockers blockers;
   fp_kernel_answer answer{};
@@ -215,22 +267,26 @@ Support Loaded::query(const OpSpec& op, const DeviceInfo& device, DType dtype, P
   return support;
 }
 
-std::shared_ptr<OpenDevice> Loaded::open(const DeviceInfo& device) {
+std::shared_ptr<OpenDevice> Loaded::open_on(const DeviceInfo& device, const std::shared_ptr<OpenDevice>& owner) {
   const DeviceInfo* own = find_device(device.device);
   if (own == nullptr) {
     throw Error(ErrorCode::unavailable,
                 fmt::format("plugin {} has no device {}", tables_.id, to_string(device.device)));
   }
+  Lease lease(life_);
+  if (!lease || (owner != nullptr && !owner->hold(lease))) {
+    throw Error(ErrorCode::unavailable, fmt::format("plugin {}: {}", tables_.id, shut_down_reason().text));
+  }
   std::unique_lock lock(mutex_);
-  Slot& slot = slots_[static_cast<std::size_t>(own - info_.devices.data())];
+  Slot& slot = slots_[{static_cast<std::size_t>(own - info_.devices.data()), owner.get()}];
   opened_.wait(lock, [&] { return !slot.opening; });
   if (slot.device) return slot.device;
   slot.opening = true;
   lock.unlock();  // plugins are called without a lock
-  std::shared_ptr<OpenDevice> result;
+  std::shared_ptr<PluginDevice> result;
   std::exception_ptr failure;
   try {
-    result = open_device(tables_, *this, *own);
+    result = open_device(tables_, *this, *own, owner);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -534,6 +590,13 @@ LoadResult load(const Candidate& candidate, const StageObserver& observer) {
     // The linker goes by the name: a file that was replaced is not read again.
     if (!entry.identity.unchanged(candidate.identity)) {
       return refused(ReasonCode::load_failed, "another file was loaded from this path before; restart to use this one");
+    }
+    if (entry.result.plugin != nullptr && entry.result.plugin->ended()) {
+      LoadResult ended = entry.result;
+      ended.plugin = nullptr;
+      ended.state = ended.info.state = PluginState::idle;
+      ended.reason = ended.info.reason = shut_down_reason();
+      return ended;
     }
     return entry.result;
   }

@@ -45,8 +45,11 @@ struct PluginTables {
 /// A device as it crosses the ABI; points into the DeviceInfo it was made from.
 fp_device_info to_c(const DeviceInfo& info) noexcept;
 
-/// Opens a device of a plugin. `tables` lives as long as the process. @throws Error as LoadedPlugin::open says.
-std::shared_ptr<OpenDevice> open_device(const PluginTables& tables, LoadedPlugin& plugin, const DeviceInfo& info);
+class PluginDevice;
+/// Opens a device of a plugin. `tables` and `plugin` live as long as the process. @param owner  Who lends its memory to
+/// a plugin that only brings kernels; else null. @throws Error as LoadedPlugin::open says.
+std::shared_ptr<PluginDevice> open_device(const PluginTables& tables, LoadedPlugin& plugin, const DeviceInfo& info,
+                                          const std::shared_ptr<OpenDevice>& owner);
 
 /// An op as it crosses the ABI, with everything it points to.
 class KernelQuery {

@@ -10,6 +10,7 @@
 #include "fastpath/reason.hpp"
 #include "fastpath/registry.hpp"
 #include "fastpath/tensor.hpp"
+#include "life.hpp"
 
 /// The host's side of the plugin ABI in C++ terms. Everything a plugin may do wrong ends here as a Reason or a
 /// CallStatus: no exception of a plugin, no unchecked size and no null pointer passes this layer.
@@ -63,13 +64,28 @@ class Queue {
   virtual void synchronize() = 0;
 };
 
+/// True if both describe one device: by identity where it is known on both sides, else by its place in the list.
+bool same_device(const DeviceInfo& a, const DeviceInfo& b) noexcept;
+
 /// An open device: its memory and its kernels. Thread-safe.
 class OpenDevice {
  public:
   virtual ~OpenDevice() = default;
+  /// Where its tensors lie: for a plugin that only brings kernels, the device as the owner of its memory describes it.
   virtual const DeviceInfo& info() const noexcept = 0;
-  /// False for the CPU and for kernel-only plugins: tensors then live in host memory, or with another plugin.
+  /// False for the CPU: tensors then live in host memory. True also where the memory is lent by another plugin.
   virtual bool owns_memory() const noexcept = 0;
+  /// The plugin whose memory and streams are used, where another one lends them; else empty.
+  virtual std::string lender() const { return {}; }
+  /// Its device, which queues and memory are of; null where none is lent.
+  virtual std::shared_ptr<OpenDevice> lending() const { return nullptr; }
+  /// Yes if other plugins can bring kernels to it; otherwise why it has no native handles for them.
+  virtual Support lends() { return Support::no(ReasonCode::device, "has no native handles"); }
+  /// Keeps the plugins behind it from being shut down as long as the lease. False if they were, or are about to be.
+  virtual bool hold(Lease& lease) {
+    static_cast<void>(lease);
+    return true;
+  }
   /// Fresh device memory; its content is undefined. @throws Error(out_of_memory), Error(device_lost),
   /// Error(kernel_failed).
   virtual Tensor allocate(const Shape& shape, DType dtype) = 0;
@@ -87,6 +103,23 @@ class OpenDevice {
   virtual std::unique_ptr<Kernel> create_kernel(const OpSpec& op, DType dtype, Passes passes) = 0;
 };
 
+/// A plugin's part in a shutdown, in this order: nobody gets a lease on `life` any more, the last one is let go, then
+/// kernels, devices, and its own shutdown. Each once; nothing here throws.
+class Ending {
+ public:
+  virtual ~Ending() = default;
+  virtual Life& life() noexcept = 0;
+  virtual bool owns_memory() const noexcept = 0;
+  /// Its place among the plugins of the process in the order of loading.
+  virtual std::uint64_t order() const noexcept = 0;
+  /// True in a child of the process that loaded it, where it is not called.
+  virtual bool forked() const noexcept = 0;
+  virtual void destroy_kernels() noexcept = 0;
+  virtual void close_devices() noexcept = 0;
+  /// False if that was done before; `text` says what went wrong.
+  virtual bool call_shutdown(std::string& text) noexcept = 0;
+};
+
 /// A plugin that was loaded and negotiated. Thread-safe; pinned for the life of the process.
 class LoadedPlugin {
  public:
@@ -98,12 +131,37 @@ class LoadedPlugin {
   virtual bool build_is_content() const noexcept { return false; }
   /// The device of this plugin that is the asked one, or null.
   virtual const DeviceInfo* find_device(const Device& device) const noexcept = 0;
+  /// The device of this plugin that is the one which another plugin describes, or null.
+  virtual const DeviceInfo* match_device(const DeviceInfo& wanted) const noexcept { return find_device(wanted.device); }
+  /// False for plugins that bring kernels to devices whose memory belongs to others.
+  virtual bool brings_memory() const noexcept { return true; }
   /// All blockers, or yes with traits. Validates the answer (reason bad_answer).
   virtual Support query(const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes,
                         KernelTraits* traits) = 0;
   /// Opens the device once and keeps it. @throws Error(unavailable) or Error(device_lost) with the plugin's text.
   virtual std::shared_ptr<OpenDevice> open(const DeviceInfo& device) = 0;
+  /// The same on memory and streams that `owner`, the same device of another plugin, lends.
+  virtual std::shared_ptr<OpenDevice> open_on(const DeviceInfo& device, const std::shared_ptr<OpenDevice>& owner) {
+    static_cast<void>(owner);
+    return open(device);
+  }
+  /// Null for what cannot be shut down.
+  virtual Ending* ending() noexcept { return nullptr; }
+  /// True once it was shut down, or is about to be.
+  bool ended() noexcept { return ending() != nullptr && ending()->life().ending(); }
 };
+
+/// Ends plugins in order (PluginRegistry::shutdown), and waits for a shutdown that is under way. @return Those whose
+/// end this call was, with what went wrong, or nothing. @throws Error(invalid_argument) in a thread that holds a lease.
+struct Ended {
+  std::shared_ptr<LoadedPlugin> plugin;
+  std::string text;
+};
+std::vector<Ended> shut_down(std::vector<std::shared_ptr<LoadedPlugin>> plugins);
+/// @throws Error(invalid_argument) where shut_down() would.
+void refuse_shutdown_from_within();
+/// What selections say afterwards.
+Reason shut_down_reason();
 
 }  // namespace fastpath::plugin
 
@@ -125,6 +183,9 @@ class PluginRegistry::Impl {
   virtual std::vector<PluginInfo> known() = 0;
   /// Usable plugins that have devices of this kind, in search order; loads only files whose metadata names the kind.
   virtual std::vector<std::shared_ptr<plugin::LoadedPlugin>> usable(DeviceKind kind) = 0;
+  virtual std::vector<PluginInfo> shutdown() { return {}; }
+  /// True once shutdown() was called.
+  virtual bool ended() const { return false; }
 };
 
 }  // namespace fastpath

@@ -51,6 +51,7 @@ constexpr std::array kRows{
     Row{ReasonCode::wrong_result, "wrong_result", "Report it to the vendor; fastpath verify shows by how much."},
     Row{ReasonCode::device_lost, "device_lost", "Restart; check the device and its driver."},
     Row{ReasonCode::forked, "forked", "Fork first, or start a new program instead."},
+    Row{ReasonCode::shut_down, "shut_down", "Evaluate first, shut down then; a process does it once."},
     Row{ReasonCode::usable, "usable", "Nothing."},
     Row{ReasonCode::no_directory, "no_directory",
         "Correct the path, or ignore it: default directories need not exist."},

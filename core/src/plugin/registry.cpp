@@ -23,14 +23,6 @@
 namespace fastpath {
 namespace {
 
-/// True if both describe one device: by identity where it is known on both sides, else by its place in the list.
-bool same_device(const DeviceInfo& a, const DeviceInfo& b) {
-  if (a.device.kind != b.device.kind) return false;
-  if (!a.uuid.empty() && !b.uuid.empty()) return a.uuid == b.uuid;
-  if (!a.pci.empty() && !b.pci.empty()) return a.pci == b.pci;
-  return a.device.index == b.device.index;
-}
-
 /// Fills in the steps of a report, in their order.
 class Steps {
  public:
@@ -160,6 +152,46 @@ class Registry final : public PluginRegistry::Impl {
     return result;
   }
 
+  std::vector<PluginInfo> shutdown() override {
+    plugin::refuse_shutdown_from_within();
+    std::vector<std::shared_ptr<plugin::LoadedPlugin>> loaded;
+    {
+      std::unique_lock lock(mutex_);
+      if (std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+            return entry.state == Entry::State::loading && entry.loader == std::this_thread::get_id();
+          })) {
+        throw Error(ErrorCode::invalid_argument, "plugins cannot be shut down while one of them is being loaded");
+      }
+      changed_.wait(lock, [&] {
+        return std::none_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+          return entry.state == Entry::State::loading || entry.state == Entry::State::probing;
+        });
+      });
+      ended_ = true;
+      for (const Entry& entry : entries_) {
+        if (entry.plugin) loaded.push_back(entry.plugin);
+      }
+    }
+    const std::vector<plugin::Ended> ended = plugin::shut_down(std::move(loaded));
+    const std::lock_guard lock(mutex_);
+    settle_ended();
+    std::vector<PluginInfo> result;
+    for (const plugin::Ended& one : ended) {
+      for (Entry& entry : entries_) {
+        if (entry.plugin != one.plugin) continue;
+        if (!one.text.empty()) entry.info.reason.text += ": " + one.text;
+        result.push_back(entry.info);
+        result.back().reason.text = one.text;
+      }
+    }
+    return result;
+  }
+
+  bool ended() const override {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
+
  private:
   struct Entry {
     plugin::Candidate candidate;
@@ -182,8 +214,30 @@ class Registry final : public PluginRegistry::Impl {
   std::vector<PluginInfo> infos() const {
     std::vector<PluginInfo> result;
     result.reserve(entries_.size());
-    for (const Entry& entry : entries_) result.push_back(entry.info);
+    for (const Entry& entry : entries_) result.push_back(current(entry));
     return result;
+  }
+
+  /// As it is now: another registry may have shut the plugin down.
+  static PluginInfo current(const Entry& entry) {
+    PluginInfo info = entry.info;
+    if (entry.plugin != nullptr && info.state == PluginState::usable && entry.plugin->ended()) {
+      info.state = PluginState::idle;
+      info.reason = plugin::shut_down_reason();
+    }
+    return info;
+  }
+
+  /// After a shutdown nothing is tried or loaded any more.
+  void settle_ended() {
+    for (Entry& entry : entries_) {
+      const bool waits = entry.state == Entry::State::examined || entry.state == Entry::State::fit;
+      const bool loaded = entry.plugin != nullptr && entry.info.state == PluginState::usable;
+      if (!waits && !loaded) continue;
+      entry.state = Entry::State::settled;
+      entry.info.state = PluginState::idle;
+      entry.info.reason = plugin::shut_down_reason();
+    }
   }
 
   std::string no_cache() const {
@@ -192,7 +246,7 @@ class Registry final : public PluginRegistry::Impl {
 
   FileReport report_of(const Entry& entry) const {
     FileReport report;
-    report.plugin = entry.info;
+    report.plugin = current(entry);
     report.sha256 = entry.candidate.sha256;
     report.trust = entry.candidate.trust;
     Steps steps(report);
@@ -247,7 +301,7 @@ class Registry final : public PluginRegistry::Impl {
       }
     }
     if (entry.loaded) {
-      steps.end(*entry.loaded, entry.info.reason);
+      steps.end(*entry.loaded, entry.plugin ? Reason{ReasonCode::usable, ""} : entry.info.reason);
     } else {
       steps.skip_rest(entry.info.reason);
     }
@@ -324,6 +378,7 @@ class Registry final : public PluginRegistry::Impl {
   /// while helper processes run.
   template <class Wanted>
   void probe(std::unique_lock<std::mutex>& lock, Wanted wanted) {
+    if (ended_) settle_ended();
     std::vector<Entry*> pending;
     for (Entry& entry : entries_) {
       if (entry.state != Entry::State::examined || !wanted(entry)) continue;
@@ -407,6 +462,7 @@ class Registry final : public PluginRegistry::Impl {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool scanned_ = false;
+  bool ended_ = false;
   std::filesystem::path program_;  // empty: plugins are tried in this process
   Reason probe_reason_{ReasonCode::not_needed, "no plugin was looked for yet"};
   std::optional<plugin::ProbeCache> cache_;
@@ -426,13 +482,15 @@ ScanReport PluginRegistry::scan_report() { return impl_->scan_report(); }
 
 std::vector<PluginInfo> PluginRegistry::plugins() { return impl_->plugins(); }
 
+std::vector<PluginInfo> PluginRegistry::shutdown() { return impl_->shutdown(); }
+
 std::vector<DeviceInfo> PluginRegistry::devices() {
   std::vector<DeviceInfo> result{cpu_info()};
-  for (const PluginInfo& plugin : impl_->plugins()) {
-    if (plugin.state != PluginState::usable) continue;
-    for (const DeviceInfo& device : plugin.devices) {
+  for (const PluginInfo& info : impl_->plugins()) {
+    if (info.state != PluginState::usable) continue;
+    for (const DeviceInfo& device : info.devices) {
       const bool known = std::any_of(result.begin(), result.end(),
-                                     [&](const DeviceInfo& other) { return same_device(other, device); });
+                                     [&](const DeviceInfo& other) { return plugin::same_device(other, device); });
       if (!known) result.push_back(device);
     }
   }

@@ -21,6 +21,7 @@ typedef struct fake_device_counters {
   int64_t binds;
   int64_t runs;
   int64_t synchronizations;
+  int64_t shutdowns;
   int64_t violations; /* what could not be refused: something released while a stream still uses it, or twice */
 } fake_device_counters;
 

@@ -39,6 +39,7 @@ fake_device_counters& counters() {
       0,
       0,
       0,
+      0,
       0};
   return instance;
 }
@@ -48,6 +49,7 @@ FakeDevice::~FakeDevice() { count(counters().open_devices, -1); }
 
 void* FakeDevice::allocate(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  need();
   if (bytes > kMemory - used_) throw std::bad_alloc();
   auto block = std::make_shared<Block>();
   block->address = next_address_;
@@ -106,7 +108,29 @@ void FakeDevice::submit(fp_stream* stream, std::vector<Use> uses, std::function<
   submit_locked(stream, std::move(uses), std::move(work));
 }
 
+void FakeDevice::need() {
+  if (lost_) throw sdk::Failure(FP_E_DEVICE_LOST, "fake device: it was lost");
+}
+
+void FakeDevice::run(fp_stream* stream, std::vector<Use> uses, std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  if (lose_at_run_) lost_ = true;
+  submit_locked(stream, std::move(uses), std::move(work));
+}
+
+fp_native FakeDevice::native(fp_stream* stream) {
+  const std::lock_guard lock(mutex_);
+  need();
+  if (native_ == FP_NATIVE_NONE) return DeviceMemory::native(stream);
+  fp_native result = sdk::abi_struct<fp_native>();
+  result.kind = native_;
+  result.context = this;
+  result.stream = stream == nullptr ? nullptr : (stream_of(stream), stream);
+  return result;
+}
+
 void FakeDevice::submit_locked(fp_stream* stream, std::vector<Use> uses, std::function<void()> work) {
+  need();
   Stream* own = stream == nullptr ? nullptr : &stream_of(stream);
   for (const auto& [key, other] : streams_) {
     if (other.get() == own) continue;
@@ -114,7 +138,7 @@ void FakeDevice::submit_locked(fp_stream* stream, std::vector<Use> uses, std::fu
       if (!conflict(uses, pending.uses)) continue;
       const auto ordered = own == nullptr ? Clock::const_iterator() : own->after.find(key);
       const bool after = own != nullptr && ordered != own->after.end() && ordered->second >= pending.ticket;
-      if (!after) refuse("memory is used while another stream works on it, with no order between the two");
+      if (!after && strict_) refuse("memory is used while another stream works on it, with no order between the two");
     }
   }
   if (own == nullptr) return work();
@@ -175,6 +199,7 @@ void FakeDevice::fill_zero(void* memory, std::uint64_t offset, std::uint64_t byt
 
 fp_stream* FakeDevice::create_stream() {
   const std::lock_guard lock(mutex_);
+  need();
   auto stream = std::make_unique<Stream>();
   const void* key = stream.get();
   streams_.emplace(key, std::move(stream));
@@ -193,6 +218,7 @@ void FakeDevice::destroy_stream(fp_stream* stream) noexcept {
 
 void FakeDevice::synchronize(fp_stream* stream) {
   const std::lock_guard lock(mutex_);
+  need();
   count(counters().synchronizations);
   if (stream == nullptr) {
     for (const auto& [key, other] : streams_) execute(key, other->last_ticket);
@@ -205,6 +231,7 @@ void FakeDevice::synchronize(fp_stream* stream) {
 
 fp_event* FakeDevice::create_event() {
   const std::lock_guard lock(mutex_);
+  need();
   auto event = std::make_unique<Event>();
   const void* key = event.get();
   events_.emplace(key, std::move(event));
@@ -223,6 +250,7 @@ void FakeDevice::destroy_event(fp_event* event) noexcept {
 
 void FakeDevice::record(fp_event* event, fp_stream* stream) {
   const std::lock_guard lock(mutex_);
+  need();
   const auto found = events_.find(event);
   if (found == events_.end()) refuse("not an event of this device");
   Event& target = *found->second;
@@ -237,6 +265,7 @@ void FakeDevice::record(fp_event* event, fp_stream* stream) {
 
 void FakeDevice::wait(fp_stream* stream, fp_event* event) {
   const std::lock_guard lock(mutex_);
+  need();
   const auto found = events_.find(event);
   if (found == events_.end()) refuse("not an event of this device");
   const Event& source = *found->second;
@@ -249,6 +278,7 @@ void FakeDevice::wait(fp_stream* stream, fp_event* event) {
 
 void FakeDevice::memory_info(std::uint64_t* free_bytes, std::uint64_t* total_bytes) {
   const std::lock_guard lock(mutex_);
+  need();
   *free_bytes = kMemory - used_;
   *total_bytes = kMemory;
 }

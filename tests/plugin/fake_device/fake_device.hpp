@@ -43,7 +43,7 @@ struct Range {
   std::byte* data = nullptr;  ///< Where it really is.
 };
 
-class FakeDevice final : public sdk::Device, public sdk::DeviceMemory {
+class FakeDevice : public sdk::Device, public sdk::DeviceMemory {
  public:
   static constexpr std::uint64_t kMemory = std::uint64_t{256} << 20;
 
@@ -68,12 +68,30 @@ class FakeDevice final : public sdk::Device, public sdk::DeviceMemory {
   void record(fp_event* event, fp_stream* stream) override;
   void wait(fp_stream* stream, fp_event* event) override;
   void memory_info(std::uint64_t* free_bytes, std::uint64_t* total_bytes) override;
+  fp_native native(fp_stream* stream) override;
 
+  /// The kind of the native handles; FP_NATIVE_NONE: it has none.
+  void set_native(std::int32_t kind) { native_ = kind; }
+  /// The first run of a kernel finds it lost.
+  void lose_at_first_run() { lose_at_run_ = true; }
+  /// @throws Failure(FP_E_DEVICE_LOST) once it is lost.
+  virtual void need();
+  /// Whether kernels look at what the host grants them of a tensor.
+  virtual bool checks_access() const { return true; }
+  /// submit() for a run of a kernel.
+  void run(fp_stream* stream, std::vector<Use> uses, std::function<void()> work);
   /// @throws InvalidArgument unless the bytes lie inside one allocation of this device.
   Range resolve(const void* handle, std::uint64_t offset, std::uint64_t bytes);
   /// Does the work in its turn: at once without a stream, else not before somebody waits for the stream.
   /// @throws InvalidArgument if it uses memory that another stream still works on, with no event between them.
   void submit(fp_stream* stream, std::vector<Use> uses, std::function<void()> work);
+
+ protected:
+  /// Work whose order nothing says is refused; else it is done in some order.
+  bool strict_ = true;
+  std::atomic<bool> lost_{false};
+  std::uint64_t used_ = 0;
+  std::uintptr_t next_address_;
 
  private:
   using Clock = std::map<const void*, std::uint64_t>;  // per stream, up to which ticket its work comes before
@@ -102,8 +120,8 @@ class FakeDevice final : public sdk::Device, public sdk::DeviceMemory {
   void execute(const void* stream, std::uint64_t ticket);
 
   std::mutex mutex_;
-  std::uintptr_t next_address_;
-  std::uint64_t used_ = 0;
+  bool lose_at_run_ = false;
+  std::int32_t native_ = FP_NATIVE_EXT;
   std::map<std::uintptr_t, std::shared_ptr<Block>> blocks_;
   std::map<const void*, std::unique_ptr<Stream>> streams_;
   std::map<const void*, std::unique_ptr<Event>> events_;

@@ -12,7 +12,8 @@ namespace fake_device {
 /// up on the device, checked against its allocation, and the call is put on the stream.
 class OnDevice final : public sdk::Kernel {
  public:
-  OnDevice(std::unique_ptr<sdk::Kernel> kernel, FakeDevice& device);
+  /// @param index  Of the device, as the plugin that makes the kernel numbers it.
+  OnDevice(std::unique_ptr<sdk::Kernel> kernel, FakeDevice& device, std::int32_t index);
   ~OnDevice() override;
 
   void bind(const sdk::Bind& bind) override;
@@ -23,6 +24,7 @@ class OnDevice final : public sdk::Kernel {
   struct Call;
   std::shared_ptr<sdk::Kernel> kernel_;  // shared with the calls that are still to be done
   FakeDevice& device_;
+  const std::int32_t index_;
   std::shared_ptr<Call> bound_;  // what the kernel was bound to must stay valid
 };
 
