@@ -48,8 +48,9 @@ std::string group_of(const std::string& check) { return check.substr(0, check.fi
 
 /// How the same run is asked for again.
 std::string repeat_command(const kit::Options& options, const std::string& check) {
-  return fmt::format("fastpath verify {} --only {} --seed {}{}{}", options.plugin, check, options.seed,
-                     options.quick ? " --quick" : "", options.large ? " --large" : "");
+  return fmt::format("fastpath verify {} --only {} --seed {}{}{}{}", options.plugin, check, options.seed,
+                     options.quick ? " --quick" : "", options.large ? " --large" : "",
+                     options.against.empty() ? "" : " --against " + options.against);
 }
 
 void print_results(const std::vector<kit::Result>& results, const kit::Options& options) {
@@ -152,6 +153,12 @@ int verify_plugin(const CommandLine& line) {
   if (!std::filesystem::exists(options.plugin, error)) {
     throw Error(ErrorCode::not_found, fmt::format("{}: there is no such file", options.plugin));
   }
+  if (line.given("against")) {
+    options.against = std::filesystem::absolute(line.text("against")).lexically_normal().string();
+    if (!std::filesystem::exists(options.against, error)) {
+      throw Error(ErrorCode::not_found, fmt::format("--against: {}: there is no such file", options.against));
+    }
+  }
   if (const std::string check = line.text("worker"); !check.empty()) return kit::run_worker(options, check);
 
   const std::vector<kit::CheckInfo> chosen = kit::chosen_checks(options);
@@ -159,6 +166,7 @@ int verify_plugin(const CommandLine& line) {
   kit::WorkerCommand worker{own_program(), "verify", options.plugin, "--seed", fmt::format("{}", options.seed)};
   if (options.quick) worker.emplace_back("--quick");
   if (options.large) worker.emplace_back("--large");
+  if (!options.against.empty()) worker.insert(worker.end(), {"--against", options.against});
   worker.emplace_back("--worker");
   std::vector<kit::Result> results;
   {
@@ -202,7 +210,7 @@ std::string ran(const ModelVerification& result) {
 
 int verify_loaded_model(const CommandLine& line) {
   if (!line.list("plugin").empty()) line.fail("a plugin and --model: one of them at a time");
-  for (const char* option : {"only", "large", "list-checks"}) {
+  for (const char* option : {"only", "large", "against", "list-checks"}) {
     if (line.given(option) && !line.defaulted(option)) {
       line.fail(fmt::format("--{} is for a plugin, not for --model", option));
     }
@@ -295,6 +303,8 @@ int run_verify(const Arguments& arguments) {
              "with a plugin: what one check may take");
   line.add()("quick", po::bool_switch(), "fewer configurations, a shorter trajectory");
   line.add()("large", po::bool_switch(), "with a plugin: also what needs 12 GiB of memory");
+  line.add()("against", po::value<std::string>()->value_name("FILE"),
+             "with a plugin: an earlier version of it; results that differ need another numerics_version");
   line.add()("list-checks", po::bool_switch(), "with a plugin: print the checks and run none");
   line.add()("json", po::bool_switch(), "print the results as JSON");
   add_plugin_options(line);

@@ -20,16 +20,18 @@
 #include <string_view>
 #include <vector>
 
+#include "children.hpp"
+#include "fastpath/conformance/process_state.hpp"
 #include "fastpath/version.hpp"
 #include "plugin/elf.hpp"
 #include "plugin/loaded.hpp"
 #include "plugin/mapping.hpp"
 #include "plugin/probe_record.hpp"
-#include "process_state.hpp"
 
 namespace fastpath::probe {
 namespace {
 
+using conformance::ProcessState;
 using plugin::Candidate;
 using plugin::ProbeAnswer;
 using plugin::ProbeRecord;
@@ -189,6 +191,12 @@ ProbeRecord attempt(const Candidate& candidate, const Answer& answer) {
   record.stage = result.stage;
   record.devices = std::move(result.info.devices);
   record.kernels = std::move(result.info.kernels);
+  if (result.plugin != nullptr) {
+    answer.write(plugin::write_answer_step(Stage::probe));
+    for (const plugin::Ended& ended : plugin::shut_down({result.plugin})) {
+      if (!ended.text.empty()) record.notes.push_back(ended.text);
+    }
+  }
   return record;
 }
 
@@ -199,18 +207,18 @@ void run(const Arguments& arguments) {
   const Candidate candidate = examine(arguments.file, arguments.identity);
   // Whatever the library sets up at first use is not the plugin's doing.
   cpu_info();
-  const ProcessState before = ProcessState::now();
+  const ProcessState before = ProcessState::take();
   ProbeAnswer result;
   result.token = arguments.token;
   result.record = attempt(candidate, answer);
-  result.effects = before.changes(ProcessState::now());
+  result.effects = ProcessState::take().changes_since(before);
   if (const std::size_t left = child_count(); left > 0) {
     result.effects.push_back(fmt::format("started {} and left {}",
                                          left == 1 ? "a process" : fmt::format("{} processes", left),
                                          left == 1 ? "it" : "them"));
     end_children();
   }
-  if (const std::size_t threads = thread_count(); threads > 1) {
+  if (const int threads = conformance::thread_count(); threads > 1) {
     result.record->notes.push_back(
         fmt::format("runs {} of its own", threads == 2 ? "a thread" : fmt::format("{} threads", threads - 1)));
   }

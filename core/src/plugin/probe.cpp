@@ -123,6 +123,8 @@ std::string during(const std::vector<Stage>& begun, bool complete) {
       return "while it listed its kernels";
     case Stage::devices:
       return "while it listed its devices";
+    case Stage::probe:  // the last thing that the helper does with it
+      return "in its shutdown";
     default:
       return "while it was tried";
   }

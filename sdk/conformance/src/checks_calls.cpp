@@ -659,6 +659,9 @@ void check_shutdown(Trial& trial) {
   if (session.c.shutdown == nullptr) trial.skip("the plugin has no shutdown");
   session.call_void("shutdown", [&] { session.c.shutdown(session.plugin); });
   session.host.forbid("no call to the host after shutdown");
+  const std::int64_t kept = session.host.counts().outstanding;
+  trial.expect(kept == 0, "P-29", std::to_string(kept) + " blocks of the host were not given back by then",
+               "all of them");
   trial.step("the end of the process after shutdown");
 }
 
@@ -672,21 +675,30 @@ void check_threads(Trial& trial) {
   const int rounds = trial.options.quick ? 3 : 8;
   for (const Subject& subject : subjects(session)) {
     trial.step(subject.name() + ": one kernel in each of several threads");
-    const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     const double tolerance = tolerance_of(subject.dtype, subject.answer.c.tolerance);
     OpenDevice device(session, subject.device);
-    std::vector<Evaluation> right;
-    {
+    // Each thread has numbers of its own, of equal sizes: what kernels share that they should not would else hold what
+    // everybody expects.
+    const GraphData graph = ordinary_graph(3, random);
+    std::deque<Problem> problems;
+    std::vector<std::vector<Evaluation>> all_right(kThreads);
+    bool good = true;
+    for (int thread = 0; thread < kThreads && good; ++thread) {
+      const Problem& problem = problems.emplace_back(subject.op, subject.dtype, graph, 7, random);
       Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
-      if (!prepare(session, kernel, problem)) continue;
+      good = prepare(session, kernel, problem);
       for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-        if ((subject.passes & pass) == 0) continue;
+        if (!good || (subject.passes & pass) == 0) continue;
+        std::vector<Evaluation>& right = all_right[static_cast<std::size_t>(thread)];
         right.push_back(problem.of(pass));
         if (!run_well(session, kernel, right.back())) trial.stop();
       }
     }
+    if (!good) continue;
     std::atomic<int> ready{0};
     const auto work = [&](int thread) {
+      const Problem& problem = problems[static_cast<std::size_t>(thread)];
+      const std::vector<Evaluation>& right = all_right[static_cast<std::size_t>(thread)];
       try {
         ++ready;
         while (ready < kThreads) std::this_thread::yield();

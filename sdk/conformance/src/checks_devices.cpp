@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -126,9 +127,59 @@ void check_memory(Trial& trial) {
       }));
       std::fill(data.begin() + static_cast<std::ptrdiff_t>(half), data.end(), '\0');
       trial.expect(data == back, "P-41", "fill_zero filled something else than it was asked to", "its bytes alone");
+      // Each kind of copy with offsets that are not equal.
+      const std::uint64_t third = bytes / 3;
+      std::vector<char> piece(bytes - half, 'p');
+      good("copy_to_device", session.call("copy_to_device", [&](const fp_error_sink* e) {
+        return m.copy_to_device(device.get(), other, half, piece.data(), piece.size(), nullptr, e);
+      }));
+      std::copy(piece.begin(), piece.end(), data.begin() + static_cast<std::ptrdiff_t>(half));
+      good("copy_on_device", session.call("copy_on_device", [&](const fp_error_sink* e) {
+        return m.copy_on_device(device.get(), other, 0, memory, half, third, nullptr, e);
+      }));
+      for (std::size_t i = 0; i < third; ++i) data[i] = static_cast<char>((half + i) * 7 + 1);
+      good("copy_from_device", session.call("copy_from_device", [&](const fp_error_sink* e) {
+        return m.copy_from_device(device.get(), back.data(), other, 0, bytes, nullptr, e);
+      }));
+      trial.expect(data == back, "P-41", "copies to offsets ended up somewhere else",
+                   "that they are where they should");
+      std::vector<char> end(bytes - half, '?');
+      good("copy_from_device", session.call("copy_from_device", [&](const fp_error_sink* e) {
+        return m.copy_from_device(device.get(), end.data(), other, half, end.size(), nullptr, e);
+      }));
+      trial.expect(end == piece, "P-41", "a copy from an offset holds other bytes", "those that lie there");
       session.call_void("release", [&] { m.release(device.get(), memory); });
       session.call_void("release", [&] { m.release(device.get(), other); });
     }
+    trial.step("memory that is taken and given back on " + name_of(info));
+    const auto free_bytes = [&] {
+      std::uint64_t free = 0, total = 0;
+      good("memory_info", session.call("memory_info", [&](const fp_error_sink* e) {
+        return m.memory_info(device.get(), &free, &total, e);
+      }));
+      trial.expect(free <= total, "P-41", std::to_string(free) + " free bytes of " + std::to_string(total),
+                   "no more than there are");
+      return static_cast<std::int64_t>(free);
+    };
+    // A pool takes what it wants once; what leaks is missing after each batch. Others may use the device too.
+    constexpr std::int64_t kBlock = 1 << 20, kBlocks = 8, kBatches = 4;
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const std::int64_t before = free_bytes();
+      for (int block = 0; block < kBlocks; ++block) {
+        void* taken = nullptr;
+        if (good("allocate", session.call("allocate", [&](const fp_error_sink* e) {
+              return m.allocate(device.get(), kBlock, &taken, e);
+            }))) {
+          session.call_void("release", [&] { m.release(device.get(), taken); });
+        }
+      }
+      least = std::min(least, before - free_bytes());
+    }
+    trial.expect(least < kBlock * kBlocks / 2, "P-28",
+                 "taking " + std::to_string(kBlocks) + " MiB and giving them back leaves " + std::to_string(least) +
+                     " bytes less, each time",
+                 "that they are there again");
     trial.step("more memory than there is on " + name_of(info));
     void* memory = nullptr;
     const Outcome much = session.call("allocate", [&](const fp_error_sink* e) {
@@ -206,6 +257,78 @@ void check_streams(Trial& trial) {
   }
 }
 
+/// Only a plugin can lose a device on purpose, so it is asked to, by a setting that it need not know.
+void check_lost(Trial& trial) {
+  Session session(trial);
+  Random random(trial.options.seed);
+  session.host.set("fastpath.lose_device", "1");
+  const Subject subject = subjects(session).front();
+  const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
+  OpenDevice device(session, subject.device);
+  Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
+  if (!prepare(session, kernel, problem)) trial.stop();
+  const bool has_memory = session.has_memory && subject.device.type != FP_DEVICE_CPU;
+  const fp_memory_api& m = session.memory;
+  void* memory = nullptr;
+  std::vector<char> bytes(64);
+  if (has_memory) {
+    session.call("allocate",
+                 [&](const fp_error_sink* e) { return m.allocate(device.get(), bytes.size(), &memory, e); });
+  }
+  const auto lost = [&](const char* what, auto body) {
+    trial.step(std::string(what) + " on a device that was lost");
+    const Outcome after = session.call(what, body);
+    trial.expect(after.status == FP_E_DEVICE_LOST, "P-43", std::string(what) + " gets " + after.shown(), "device_lost");
+  };
+  RunOptions options;
+  options.after = [&](std::int32_t status, const fp_run_args& args) {
+    // The same once more, while its arrays are still there: none can be put on the device afterwards.
+    if (status != FP_E_DEVICE_LOST) return;
+    lost("run", [&](const fp_error_sink* e) {
+      fp_run_args again = args;
+      again.errors = e;
+      return session.kernels.run(kernel.handle(), &again);
+    });
+  };
+  Evaluation evaluation = problem.forward();
+  if (kernel.run(evaluation, options).status != FP_E_DEVICE_LOST) {
+    trial.skip("a device cannot be lost on purpose: the plugin does not know the setting fastpath.lose_device");
+  }
+  Structs structs(session.dialect);
+  const Asked asked{&subject.op, subject.dtype, subject.passes};
+  const fp_kernel_query* query = put_query(structs, session.dialect, asked, subject.device);
+  fp_kernel* another = nullptr;
+  lost("create", [&](const fp_error_sink* e) {
+    fp_create_args args = sdk::abi_struct<fp_create_args>();
+    args.device = device.get();
+    args.query = query;
+    args.errors = e;
+    return session.kernels.create(session.plugin, &args, &another);
+  });
+  if (!has_memory) return;
+  void* fresh = nullptr;
+  fp_stream* stream = nullptr;
+  fp_event* event = nullptr;
+  std::uint64_t free_bytes = 0, total_bytes = 0;
+  lost("allocate", [&](const fp_error_sink* e) { return m.allocate(device.get(), 64, &fresh, e); });
+  lost("copy_to_device", [&](const fp_error_sink* e) {
+    return m.copy_to_device(device.get(), memory, 0, bytes.data(), bytes.size(), nullptr, e);
+  });
+  lost("copy_from_device", [&](const fp_error_sink* e) {
+    return m.copy_from_device(device.get(), bytes.data(), memory, 0, bytes.size(), nullptr, e);
+  });
+  lost("copy_on_device",
+       [&](const fp_error_sink* e) { return m.copy_on_device(device.get(), memory, 0, memory, 32, 32, nullptr, e); });
+  lost("fill_zero",
+       [&](const fp_error_sink* e) { return m.fill_zero(device.get(), memory, 0, bytes.size(), nullptr, e); });
+  lost("create_stream", [&](const fp_error_sink* e) { return m.create_stream(device.get(), &stream, e); });
+  lost("create_event", [&](const fp_error_sink* e) { return m.create_event(device.get(), &event, e); });
+  lost("synchronize", [&](const fp_error_sink* e) { return m.synchronize(device.get(), nullptr, e); });
+  lost("memory_info",
+       [&](const fp_error_sink* e) { return m.memory_info(device.get(), &free_bytes, &total_bytes, e); });
+  session.call_void("release", [&] { m.release(device.get(), memory); });
+}
+
 }  // namespace
 
 void add_device_checks(std::vector<Check>& list) {
@@ -214,9 +337,14 @@ void add_device_checks(std::vector<Check>& list) {
   list.push_back({{"devices.none", "P-38", "where there is no device, it says so"}, "", check_none});
   list.push_back({{"devices.identity", "P-39", "devices are named as their vendor names them"}, "", check_identity});
   list.push_back({{"devices.open", "P-40", "devices open, close and open again"}, "", check_open});
-  list.push_back({{"devices.memory", "P-41", "memory is aligned, and copies are complete"}, "", check_memory});
+  list.push_back({{"devices.memory", "P-41",
+                   "memory is aligned, copies are complete, and what is released is there "
+                   "again; P-24, P-28"},
+                  "",
+                  check_memory});
   list.push_back(
       {{"devices.streams", "P-42", "streams and events order what they are given; P-62"}, "", check_streams});
+  list.push_back({{"devices.lost", "P-43", "a device that was lost stays lost"}, "", check_lost});
 }
 
 }  // namespace fastpath::conformance

@@ -507,6 +507,48 @@ void check_large(Trial& trial) {
   }
 }
 
+/// Only for kernels that may run while a stream is captured: no others are run with the flag set.
+void check_capturing(Trial& trial) {
+  Session session(trial);
+  Random random(trial.options.seed);
+  bool any = false;
+  for (const Subject& subject : subjects(session)) {
+    if ((subject.answer.c.flags & FP_KERNEL_CAPTURE_SAFE) == 0) continue;
+    any = true;
+    OpenDevice device(session, subject.device);
+    Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
+    const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
+    if (!prepare(session, kernel, problem)) continue;
+    const bool has_memory = session.has_memory && subject.device.type != FP_DEVICE_CPU;
+    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
+      if ((subject.passes & pass) == 0) continue;
+      const std::string name = subject.name() + ", " + pass_name(pass);
+      trial.step(name + ": the first time, when it may tune");
+      Evaluation plain = problem.of(pass), captured = problem.of(pass);
+      if (!run_well(session, kernel, plain)) continue;
+      trial.step(name + ": while capturing");
+      std::int64_t taken = 0;
+      RunOptions options;
+      options.stream = has_memory;
+      options.edit = [&](fp_run_args& args, Structs&) {
+        args.capturing = 1;
+        taken = session.host.counts().allocations;
+      };
+      options.after = [&](std::int32_t, const fp_run_args&) {
+        taken = session.host.counts().allocations - taken;
+        trial.expect(taken == 0, "P-63", std::to_string(taken) + " allocations of the host", "none");
+      };
+      if (!run_well(session, kernel, captured, options, "P-63")) continue;
+      for (std::size_t i = 0; i < results_of(plain).size(); ++i) {
+        const double error = difference(*results_of(captured)[i], *results_of(plain)[i]);
+        trial.expect(error <= tolerance_of(subject.dtype, subject.answer.c.tolerance), "P-63",
+                     "results while capturing differ by " + std::to_string(error), "those of an ordinary run");
+      }
+    }
+  }
+  if (!any) trial.skip("no kernel says that it may run while a stream is captured");
+}
+
 }  // namespace
 
 void add_kernel_checks(std::vector<Check>& list) {
@@ -524,6 +566,10 @@ void add_kernel_checks(std::vector<Check>& list) {
   list.push_back({{"kernels.saved", "P-59", "backward depends on its arguments alone"}, "P-59", check_saved});
   list.push_back({{"kernels.not_finite", "P-64", "NaN and infinity hang nothing, and show"}, "P-64", check_not_finite});
   list.push_back({{"kernels.retry", "P-65", "after a failed call the kernel works"}, "P-65", check_retry});
+  list.push_back(
+      {{"kernels.capturing", "P-63", "what may run while a stream is captured takes no memory of the host then"},
+       "P-63",
+       check_capturing});
 }
 
 }  // namespace fastpath::conformance

@@ -70,8 +70,8 @@ void check_state(Trial& trial) {
   before.restore();
 #endif
   const ProcessState after = ProcessState::take();
-  for (const std::string& difference : after.differences(before)) {
-    trial.fail("P-31", "in the end " + difference, "that it is as before");
+  for (const std::string& difference : after.changes_since(before)) {
+    trial.fail("P-31", "all of it " + difference, "that it is as before");
   }
 }
 

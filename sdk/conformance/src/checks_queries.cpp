@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -379,6 +380,51 @@ void check_thread_safe(Trial& trial) {
   if (!any) trial.skip("no kernel claims to be thread-safe");
 }
 
+void check_numerics_version(Trial& trial) {
+  if (trial.options.against.empty()) trial.skip("no earlier version of the plugin was named, by --against");
+  Options options = trial.options;
+  options.plugin = options.against;
+  Trial of_earlier(options, trial.info, -1);
+  std::unique_ptr<Session> earlier;
+  Session session(trial);
+  try {
+    earlier = std::make_unique<Session>(of_earlier);
+  } catch (const Stop&) {
+    trial.skip("the earlier version cannot be loaded");
+  }
+  const auto id = [](const Session& s) { return std::string(sdk::text_view(s.c.id, s.c.id_size)); };
+  if (id(session) != id(*earlier)) {
+    trial.skip("'" + id(*earlier) + "' is no earlier version of '" + id(session) + "'");
+  }
+  if (session.c.numerics_version != earlier->c.numerics_version) {
+    trial.note("numerics_version was " + std::to_string(earlier->c.numerics_version) + " and is " +
+               std::to_string(session.c.numerics_version) + ": results may differ");
+    return;
+  }
+  Random random(trial.options.seed);
+  bool any = false;
+  for (const Subject& subject : subjects(session)) {
+    const Asked asked{&subject.op, subject.dtype, subject.passes};
+    if (!ask(*earlier, asked, subject.device).yes()) continue;
+    OpenDevice device(session, subject.device), earlier_device(*earlier, subject.device);
+    Kernel kernel(session, device.get(), subject.device, asked);
+    Kernel earlier_kernel(*earlier, earlier_device.get(), subject.device, asked);
+    const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
+    if (!prepare(session, kernel, problem) || !prepare(*earlier, earlier_kernel, problem)) continue;
+    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
+      if ((subject.passes & pass) == 0) continue;
+      trial.step(subject.name() + ", " + pass_name(pass) + ": this version and the earlier one");
+      Evaluation now = problem.of(pass), then = problem.of(pass);
+      if (!run_well(session, kernel, now) || !run_well(*earlier, earlier_kernel, then)) continue;
+      any = true;
+      trial.expect(same_bits(now, then), "P-52",
+                   "other results, and the same numerics_version " + std::to_string(session.c.numerics_version),
+                   "another numerics_version than before");
+    }
+  }
+  if (!any) trial.skip("the two versions have no kernel in common");
+}
+
 }  // namespace
 
 void add_query_checks(std::vector<Check>& list) {
@@ -391,6 +437,9 @@ void add_query_checks(std::vector<Check>& list) {
   list.push_back({{"queries.deterministic", "P-51", "what claims to be deterministic gives the same bits"},
                   "",
                   check_deterministic});
+  list.push_back({{"queries.numerics_version", "P-52", "results that changed come with another numerics_version"},
+                  "",
+                  check_numerics_version});
   list.push_back({{"queries.thread_safe", "P-51", "what claims to be thread-safe is"}, "P-51", check_thread_safe});
 }
 

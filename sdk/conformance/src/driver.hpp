@@ -15,9 +15,9 @@
 
 #include "evaluation.hpp"
 #include "fastpath/conformance/cases.hpp"
+#include "fastpath/conformance/process_state.hpp"
 #include "fastpath/sdk/abi.hpp"
 #include "fastpath/sdk/ops.hpp"
-#include "process_state.hpp"
 #include "trial.hpp"
 
 /// A host that is nothing but the C ABI, and looks closely at every call.
@@ -121,6 +121,8 @@ class HostTable {
   bool allocation_failed() const;  ///< Since the last fail_allocation().
   std::string log() const;
   void clear_log();
+  /// What a plugin finds when it looks up `key`.
+  void set(const std::string& key, const std::string& value);
   /// From now on a call of the plugin is a fault.
   void forbid(const std::string& why);
 
@@ -278,7 +280,9 @@ struct RunOptions {
   std::int64_t scratch_missing = 0;  ///< Bytes that the scratch memory falls short of what was asked for.
   bool check = true;                 ///< Look at guards and inputs afterwards.
   bool stream = false;               ///< On a stream, synchronised afterwards.
-  bool wants_text = true;            ///< A failure has to come with a text.
+  /// Called just after the call, with its status and what it was given.
+  std::function<void(std::int32_t, const fp_run_args&)> after = {};
+  bool wants_text = true;  ///< A failure has to come with a text.
   /// Changes the C arguments just before the call.
   std::function<void(fp_run_args&, Structs&)> edit = {};
   /// Changes the tensors of a list: name of the list ("inputs", ...), index, tensor.

@@ -14,6 +14,7 @@ struct HostTable::State {
   std::int64_t allocations = 0, fail_at = 0;
   bool failed = false;
   std::string log, forbidden;
+  std::map<std::string, std::string, std::less<>> settings;  // none is changed or removed
   void called(const char* what) {
     if (!forbidden.empty()) trial.fail("P-29", std::string("it called ") + what + " of the host", forbidden);
   }
@@ -82,7 +83,18 @@ HostTable::HostTable(Trial& trial, const Dialect& dialect) : dialect_(dialect), 
     std::free(memory);
   };
   host.thread_budget = [](void*) -> std::int32_t { return 2; };
-  host.lookup = [](void*, const char*, std::uint64_t, const char**, std::uint64_t*) -> std::int32_t { return 0; };
+  host.lookup = [](void* context, const char* key, std::uint64_t key_size, const char** value,
+                   std::uint64_t* value_size) -> std::int32_t {
+    State& s = state(context);
+    const std::lock_guard lock(s.mutex);
+    s.called("lookup");
+    if (key == nullptr || value == nullptr || value_size == nullptr) return 0;
+    const auto found = s.settings.find(std::string_view(key, static_cast<std::size_t>(key_size)));
+    if (found == s.settings.end()) return 0;
+    *value = found->second.data();
+    *value_size = found->second.size();
+    return 1;
+  };
   host.extensions = dialect.extensions;
   host_ = structs_.put(host, FP_END_OF(fp_host, thread_budget));
 }
@@ -107,6 +119,10 @@ std::string HostTable::log() const {
 void HostTable::clear_log() {
   const std::lock_guard lock(state_->mutex);
   state_->log.clear();
+}
+void HostTable::set(const std::string& key, const std::string& value) {
+  const std::lock_guard lock(state_->mutex);
+  state_->settings.emplace(key, value);
 }
 void HostTable::forbid(const std::string& why) {
   const std::lock_guard lock(state_->mutex);

@@ -282,7 +282,9 @@ Outcome Kernel::run_pass(Evaluation& evaluation, const RunOptions& options, Plac
         args.errors = errors;
         if (options.edit) options.edit(args, structs);
         sent = structs.put(args, FP_END_OF(fp_run_args, capturing));
-        return session_.kernels.run(kernel_, sent);
+        const std::int32_t status = session_.kernels.run(kernel_, sent);
+        if (options.after) options.after(status, *sent);
+        return status;
       },
       options.wants_text);
   if (stream != nullptr) {
@@ -295,6 +297,7 @@ Outcome Kernel::run_pass(Evaluation& evaluation, const RunOptions& options, Plac
   if (const std::string damage = structs.damage(); !damage.empty()) {
     session_.trial.fail("P-10", "run: " + damage, "nothing written into a struct of the host");
   }
+  if (outcome.status == FP_E_DEVICE_LOST) return outcome;  // nothing can be read any more
   const bool look = options.check;
   for (List& list : lists) {
     for (std::size_t i = 0; i < list.placed.size(); ++i) {

@@ -32,7 +32,7 @@ void* Session::load(Trial& trial) {
     trial.stop();
   }
   const ProcessState after = ProcessState::take();
-  for (const std::string& difference : after.differences(before)) {
+  for (const std::string& difference : after.changes_since(before)) {
     trial.fail("P-07", difference, "that loading a file changes nothing");
   }
   before.restore();
@@ -96,10 +96,10 @@ std::optional<ProcessState> Session::enter() const {
 void Session::leave(const char* what, const std::optional<ProcessState>& before) {
   if (!before) return;
   const ProcessState after = ProcessState::take();
-  const std::vector<std::string> differences = after.differences(*before);
+  const std::vector<std::string> differences = after.changes_since(*before);
   if (differences.empty()) return;
   for (const std::string& difference : differences) {
-    trial.fail("P-31", std::string("after ") + what + " " + difference, "that it is as before");
+    trial.fail("P-31", std::string(what) + " " + difference, "that it is as before");
   }
   before->restore();
 }

@@ -21,6 +21,7 @@ Checks that a plugin keeps its contract (plugin-contract.md), each check in a pr
   --timeout SECONDS  of one check
   --quick            fewer cases
   --large            with the check that needs 12 GiB of memory
+  --against FILE     an earlier version of the plugin: results that differ need another numerics_version
 
 Example: fastpath-conformance build/fastpath_acme.so --only 'kernels.*'
 Exit status: 0 if no check failed, 1 if one did, 2 for wrong usage or no such file.
@@ -52,7 +53,8 @@ int main(int argc, char** argv) {
   bool list = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool takes = word == "--only" || word == "--seed" || word == "--timeout" || word == "--worker";
+    const bool takes =
+        word == "--only" || word == "--seed" || word == "--timeout" || word == "--worker" || word == "--against";
     const std::string value = takes && i + 1 < argc ? argv[i + 1] : "";
     if (takes && ++i >= argc) return misused(word + " needs a value");
     if (word == "--help" || word == "-h") {
@@ -68,6 +70,8 @@ int main(int argc, char** argv) {
       }
     } else if (word == "--worker") {
       worker = value;
+    } else if (word == "--against") {
+      options.against = value;
     } else if (word == "--quick") {
       options.quick = true;
     } else if (word == "--large") {
@@ -90,10 +94,14 @@ int main(int argc, char** argv) {
   }
   if (options.plugin.empty()) return misused("no plugin is named");
   if (::access(options.plugin.c_str(), F_OK) != 0) return misused(options.plugin + ": there is no such file");
+  if (!options.against.empty() && ::access(options.against.c_str(), F_OK) != 0) {
+    return misused("--against: " + options.against + ": there is no such file");
+  }
   if (!worker.empty()) return run_worker(options, worker);
   WorkerCommand command{own_path(), options.plugin, "--seed", std::to_string(options.seed)};
   if (options.quick) command.emplace_back("--quick");
   if (options.large) command.emplace_back("--large");
+  if (!options.against.empty()) command.insert(command.end(), {"--against", options.against});
   command.emplace_back("--worker");
   try {
     int counts[3] = {0, 0, 0};

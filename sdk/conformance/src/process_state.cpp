@@ -1,14 +1,16 @@
-#include "process_state.hpp"
+#include "fastpath/conformance/process_state.hpp"
 
 #include <dirent.h>
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cfenv>
+#include <algorithm>
 #include <clocale>
 #include <cstdio>
 #include <cstring>
-#if defined(__SSE__)
+#include <iterator>
+#if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
@@ -18,102 +20,121 @@ extern "C" std::size_t __sanitizer_get_current_allocated_bytes() __attribute__((
 namespace fastpath::conformance {
 namespace {
 
-constexpr int kSignals = 65;
+constexpr std::uint64_t kFlushToZero = 1;
+constexpr std::uint64_t kDenormalsAreZero = 2;
 
-std::uintptr_t function_of(const struct sigaction& action) {
-  std::uintptr_t function = 0;
-  if ((action.sa_flags & SA_SIGINFO) != 0) {
-    std::memcpy(&function, &action.sa_sigaction, sizeof function);
-  } else {
-    std::memcpy(&function, &action.sa_handler, sizeof function);
-  }
-  return function;
+/// Control bits of the floating-point unit, without its status flags. The two named bits stand for the same on every
+/// CPU; the rest is the CPU's own, moved up.
+std::uint64_t float_control() {
+#if defined(__x86_64__)
+  constexpr std::uint32_t kControl = 0xffc0, kFtz = 0x8000, kDaz = 0x0040;
+  const std::uint32_t sse = _mm_getcsr() & kControl;
+  std::uint16_t x87 = 0;
+  __asm__ volatile("fnstcw %0" : "=m"(x87));
+  const std::uint64_t named = ((sse & kFtz) != 0 ? kFlushToZero : 0) | ((sse & kDaz) != 0 ? kDenormalsAreZero : 0);
+  return named | std::uint64_t{sse & ~(kFtz | kDaz)} << 2 | std::uint64_t{x87} << 32;
+#elif defined(__aarch64__)
+  std::uint64_t fpcr = 0;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+  constexpr std::uint64_t kFz = std::uint64_t{1} << 24;
+  return ((fpcr & kFz) != 0 ? kFlushToZero | kDenormalsAreZero : 0) | (fpcr & ~kFz) << 2;
+#else
+  return 0;
+#endif
 }
 
-std::uint64_t floating_point() {
-  std::uint64_t state = static_cast<std::uint64_t>(std::fegetround());
-#if defined(__GLIBC__)
-  state |= static_cast<std::uint64_t>(fegetexcept()) << 16;
-#endif
-#if defined(__SSE__)
-  constexpr unsigned kFlags = 0x3f;
-  state |= static_cast<std::uint64_t>(_mm_getcsr() & ~kFlags) << 32;
-#endif
-  return state;
+std::string signal_name(int number) {
+  const char* name = ::sigabbrev_np(number);
+  return name == nullptr ? "signal " + std::to_string(number) : std::string("SIG") + name;
 }
 
-void set_floating_point(std::uint64_t state) {
-  std::fesetround(static_cast<int>(state & 0xffff));
-#if defined(__GLIBC__)
-  fedisableexcept(FE_ALL_EXCEPT);
-  feenableexcept(static_cast<int>((state >> 16) & 0xffff));
-#endif
-#if defined(__SSE__)
-  _mm_setcsr(static_cast<unsigned>(state >> 32));
-#endif
+std::string mode_text(mode_t mode) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%03o", static_cast<unsigned>(mode));
+  return text;
 }
 
 }  // namespace
 
 ProcessState ProcessState::take() {
   ProcessState state;
-  state.floating_point_ = floating_point();
+  std::fegetenv(&state.floating_point_);
+  state.float_control_ = float_control();
+  state.rounding_ = std::fegetround();
   if (const char* name = std::setlocale(LC_ALL, nullptr)) state.locale_ = name;
   char buffer[4096];
   if (::getcwd(buffer, sizeof buffer) != nullptr) state.directory_ = buffer;
-  std::uint64_t hash = 14695981039346656037ull;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    for (const char* c = *entry;; ++c) {
-      hash = (hash ^ static_cast<unsigned char>(*c)) * 1099511628211ull;
-      if (*c == '\0') break;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) state.environment_.emplace_back(*entry);
+  std::sort(state.environment_.begin(), state.environment_.end());
+  for (int number = 1; number <= kSignals; ++number) {
+    ::sigaction(number, nullptr, &state.handlers_[static_cast<std::size_t>(number)]);
+  }
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &state.mask_);
+  for (int descriptor = 0; descriptor < 3; ++descriptor) {
+    struct stat status {};
+    if (::fstat(descriptor, &status) == 0) {
+      state.streams_[static_cast<std::size_t>(descriptor)] = {true, status.st_dev, status.st_ino};
     }
   }
-  state.environment_ = hash;
+  state.umask_ = ::umask(0);
+  ::umask(state.umask_);
   state.terminate_ = std::get_terminate();
-  ::pthread_sigmask(SIG_SETMASK, nullptr, &state.blocked_);
-  state.handlers_.resize(kSignals);
-  for (int signal = 1; signal < kSignals; ++signal) {
-    if (signal < 64 && ::sigismember(&state.blocked_, signal) == 1) state.mask_ |= std::uint64_t{1} << signal;
-    Handler& handler = state.handlers_[static_cast<std::size_t>(signal)];
-    if (::sigaction(signal, nullptr, &handler.action) == 0) handler.function = function_of(handler.action);
-  }
+  state.new_handler_ = std::get_new_handler();
   return state;
 }
 
-std::vector<std::string> ProcessState::differences(const ProcessState& before) const {
+std::vector<std::string> ProcessState::changes_since(const ProcessState& before) const {
   std::vector<std::string> found;
-  if (locale_ != before.locale_) found.push_back("the locale is " + locale_ + ", was " + before.locale_);
-  if (directory_ != before.directory_) {
-    found.push_back("the current directory is " + directory_ + ", was " + before.directory_);
+  if (locale_ != before.locale_) found.push_back("changed the locale from " + before.locale_ + " to " + locale_);
+  if (directory_ != before.directory_) found.push_back("changed the current directory to '" + directory_ + "'");
+  if (umask_ != before.umask_) {
+    found.push_back("changed the mask of file modes from " + mode_text(before.umask_) + " to " + mode_text(umask_));
   }
-  if (floating_point_ != before.floating_point_) {
-    char text[120];
-    std::snprintf(text, sizeof text, "the floating-point mode is %#llx, was %#llx",
-                  static_cast<unsigned long long>(floating_point_),
-                  static_cast<unsigned long long>(before.floating_point_));
-    found.emplace_back(text);
-  }
-  if (environment_ != before.environment_) found.emplace_back("the environment differs");
-  if (mask_ != before.mask_) found.emplace_back("the mask of blocked signals differs");
-  if (terminate_ != before.terminate_) found.emplace_back("the terminate handler differs");
-  for (std::size_t signal = 1; signal < handlers_.size() && signal < before.handlers_.size(); ++signal) {
-    if (handlers_[signal].function != before.handlers_[signal].function) {
-      found.push_back("there is another handler of signal " + std::to_string(signal));
+  std::vector<std::string> changed;
+  std::set_symmetric_difference(before.environment_.begin(), before.environment_.end(), environment_.begin(),
+                                environment_.end(), std::back_inserter(changed));
+  for (std::string& entry : changed) entry.resize(std::min(entry.find('='), entry.size()));
+  changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
+  for (const std::string& name : changed) found.push_back("changed the environment variable " + name);
+  for (int number = 1; number <= kSignals; ++number) {
+    const auto& was = before.handlers_[static_cast<std::size_t>(number)];
+    const auto& is = handlers_[static_cast<std::size_t>(number)];
+    // The union holds either kind of function.
+    if (was.sa_sigaction != is.sa_sigaction) found.push_back("changed the handler of " + signal_name(number));
+    if (::sigismember(&before.mask_, number) != ::sigismember(&mask_, number)) {
+      found.push_back("changed whether " + signal_name(number) + " is blocked");
     }
   }
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i] == before.streams_[i]) continue;
+    constexpr std::array kNames{"input", "output", "error"};
+    found.push_back(std::string(streams_[i].open ? "replaced" : "closed") + " the standard " + kNames[i]);
+  }
+  const std::uint64_t mode = float_control_ ^ before.float_control_;
+  if ((mode & kFlushToZero) != 0) found.emplace_back("changed the floating-point mode: flush to zero");
+  if ((mode & kDenormalsAreZero) != 0) found.emplace_back("changed the floating-point mode: denormals are zero");
+  if (rounding_ != before.rounding_) found.emplace_back("changed the floating-point mode: rounding");
+  if ((mode & ~(kFlushToZero | kDenormalsAreZero)) != 0 && rounding_ == before.rounding_) {
+    found.emplace_back("changed the floating-point mode: exceptions that trap, or precision");
+  }
+  if (terminate_ != before.terminate_) found.emplace_back("set a terminate handler");
+  if (new_handler_ != before.new_handler_) found.emplace_back("set a new handler");
   return found;
 }
 
 void ProcessState::restore() const {
-  set_floating_point(floating_point_);
+  std::fesetenv(&floating_point_);
   std::setlocale(LC_ALL, locale_.c_str());
   if (!directory_.empty() && ::chdir(directory_.c_str()) != 0) return;
-  ::pthread_sigmask(SIG_SETMASK, &blocked_, nullptr);
+  ::umask(umask_);
+  ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
   std::set_terminate(terminate_);
-  for (std::size_t signal = 1; signal < handlers_.size(); ++signal) {
+  std::set_new_handler(new_handler_);
+  for (int number = 1; number <= kSignals; ++number) {
+    const auto& was = handlers_[static_cast<std::size_t>(number)];
     struct sigaction now {};
-    if (::sigaction(static_cast<int>(signal), nullptr, &now) == 0 && function_of(now) != handlers_[signal].function) {
-      ::sigaction(static_cast<int>(signal), &handlers_[signal].action, nullptr);
+    if (::sigaction(number, nullptr, &now) == 0 && now.sa_sigaction != was.sa_sigaction) {
+      ::sigaction(number, &was, nullptr);
     }
   }
 }

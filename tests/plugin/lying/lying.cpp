@@ -93,6 +93,24 @@ struct Elements {
 
 char* volatile leaked = nullptr;
 
+/// Results that every kernel puts in one place first, and takes from there when others have had time to come by. Races
+/// on purpose.
+std::vector<double> shared_results(1 << 16);
+int shared_runs = 0;
+void pass_through_shared(const Elements& result) {
+  const auto n = static_cast<std::size_t>(result.n);
+  if (shared_results.size() < n) return;
+  if (is("shares_a_counter")) {
+    const int mine = ++shared_runs;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (mine != shared_runs) result.scale(2);
+    return;
+  }
+  for (std::size_t i = 0; i < n; ++i) shared_results[i] = result.get(static_cast<std::int64_t>(i));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (std::size_t i = 0; i < n; ++i) result.set(static_cast<std::int64_t>(i), shared_results[i]);
+}
+
 /// Shared by all kernels of the process, as nothing should be.
 std::vector<double> last_inputs;
 
@@ -258,6 +276,8 @@ void Kernel::run(const sdk::Run& run) {
   }
   if (result.n == 0) return;
 
+  if (is("shares_a_buffer") || is("shares_a_counter")) pass_through_shared(result);
+  if (is("allocates_while_capturing") && run.capturing) host_.release(host_.allocate(256, 64));
   if (is("not_a_number")) result.set(0, std::numeric_limits<double>::quiet_NaN());
   if (is("hides_not_a_number") && forward) {
     for (std::int64_t i = 0; i < result.n; ++i) {
@@ -344,6 +364,7 @@ class Plugin final : public sdk::Plugin {
     }
     if ((query.passes & ~3u) != 0) answer.blocked(sdk::Reason::pass, "only forward and backward");
     answer.flags = FP_KERNEL_DETERMINISTIC | FP_KERNEL_THREAD_SAFE;
+    if (is("allocates_while_capturing")) answer.flags |= FP_KERNEL_CAPTURE_SAFE;
     if (is("tolerance")) answer.tolerance = 1.5;
     if (is("negative_tolerance")) answer.tolerance = std::numeric_limits<double>::quiet_NaN();
     if (is("window")) {
@@ -370,6 +391,10 @@ class Plugin final : public sdk::Plugin {
 
   std::unique_ptr<sdk::Kernel> create(const sdk::KernelQuery& query, sdk::Device&) override {
     if (is("create_fails")) throw sdk::Refused("changed its mind");
+    if (is("keeps_memory_after_shutdown")) {
+      static void* const kept = host().allocate(256, 64);
+      static_cast<void>(kept);
+    }
     if (is("locale")) std::setlocale(LC_ALL, "C.UTF-8");
     for (const Op& op : lying::ops()) {
       if (op.id == query.op) return std::make_unique<Kernel>(op.create(query.config, query.dtype), query, host());
@@ -383,6 +408,7 @@ class Plugin final : public sdk::Plugin {
   }
 
   void shutdown() override {
+    if (is("crashes_in_shutdown")) std::raise(SIGSEGV);
     if (!is("talks_after_shutdown")) return;
     static const sdk::Host kept = host();
     std::atexit([] { kept.log(FP_LOG_INFO, "still here"); });
@@ -460,6 +486,7 @@ const fp_plugin* odd_plugin(const fp_plugin* honest) {
       plugin.id = "somebody";
       plugin.id_size = 8;
     }
+    if (is("throws_in_shutdown")) plugin.shutdown = [](const fp_plugin*) { throw std::runtime_error("not yet"); };
     if (is("null_entry")) kernels.workspace = nullptr;
     if (is("size_of_another_header")) kernels.struct_size += 8;
     if (is("reserved_not_zero")) kernels.reserved = 99;

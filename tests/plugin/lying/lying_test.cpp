@@ -54,9 +54,14 @@ const std::vector<Lie>& lies() {
       {"ignores_refused_memory", "P-24", {"calls.no_memory"}},
       {"keeps_memory_after_a_failure", "P-24", {"calls.no_memory"}},
       {"control_characters", "P-25", {"calls.texts"}},
+      {"shares_a_buffer", "P-27", {"calls.threads"}},
+      {"shares_a_counter", "P-27", {"calls.threads"}},
       {"leaks", "P-28", {"calls.growth"}},
       {"leaks_memory_of_the_host", "P-28", {"calls.growth"}},
       {"talks_after_shutdown", "P-29", {"calls.shutdown"}},
+      {"keeps_memory_after_shutdown", "P-29", {"calls.shutdown"}},
+      {"crashes_in_shutdown", "P-29", {"calls.shutdown"}},
+      {"throws_in_shutdown", "P-19", {"calls.shutdown"}},
       // The process.
       {"floating_point_mode", "P-31", {"process.state"}},
       {"locale", "P-31", {"calls.statuses"}},
@@ -69,6 +74,19 @@ const std::vector<Lie>& lies() {
       // Devices.
       {"device_twice", "P-36", {"devices.enumerate"}},
       {"bad_uuid", "P-39", {"devices.identity"}},
+      {"device_ignores_access", "P-23", {"calls.bad_tensors"}},
+      {"device_ignores_access", "P-23", {"calls.bad_parameters"}},
+      {"device_misaligned", "P-41", {"devices.memory"}},
+      {"device_copies_to_the_start", "P-41", {"devices.memory"}},
+      {"device_copies_from_the_start", "P-41", {"devices.memory"}},
+      {"device_swaps_offsets", "P-41", {"devices.memory"}},
+      {"device_fills_half", "P-41", {"devices.memory"}},
+      {"device_defers_copies", "P-41", {"devices.memory"}},
+      {"device_leaks", "P-28", {"devices.memory"}},
+      {"device_does_not_count_releases", "P-28", {"devices.memory"}},
+      {"device_does_not_wait", "P-42", {"devices.streams"}},
+      {"device_ignores_events", "P-42", {"devices.streams"}},
+      {"device_comes_back", "P-43", {"devices.lost"}},
       // What a kernel is asked.
       {"not_pure", "P-44", {"queries.pure"}},
       {"yes_with_a_reason", "P-45", {"queries.answers"}},
@@ -95,6 +113,7 @@ const std::vector<Lie>& lies() {
       {"writes_past_the_end", "P-57", {"kernels.guards"}},
       {"changes_an_input", "P-57", {"kernels.guards"}},
       {"remembers_inputs", "P-59", {"kernels.saved"}},
+      {"allocates_while_capturing", "P-63", {"kernels.capturing"}},
       {"hides_not_a_number", "P-64", {"kernels.not_finite"}},
       {"does_not_recover", "P-65", {"kernels.retry"}},
       // Numbers.
@@ -158,8 +177,10 @@ std::string name_of(const ::testing::TestParamInfo<Lie>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Ways, LyingPlugin, ::testing::ValuesIn(lies()), name_of);
 
-TEST(HonestPlugin, PassesEveryCheck) {
-  const std::vector<kit::Result> results = verify(options_for("honest", {}));
+class HonestPlugin : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HonestPlugin, PassesEveryCheck) {
+  const std::vector<kit::Result> results = verify(options_for(GetParam(), {}));
   EXPECT_GT(results.size(), 50u);  // more with the comparisons that the program adds
   for (const kit::Result& result : results) {
     for (const kit::Failure& failure : result.failures) {
@@ -168,6 +189,8 @@ TEST(HonestPlugin, PassesEveryCheck) {
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Plugins, HonestPlugin, ::testing::Values("honest", "device_honest"),
+                         [](const auto& name) { return std::string(name.param); });
 
 TEST(ConformanceKit, RepeatsAFailureWithItsSeed) {
   kit::Options options = options_for("backward", {"derivatives.differences"});
@@ -183,6 +206,20 @@ TEST(ConformanceKit, RepeatsAFailureWithItsSeed) {
   EXPECT_FALSE(first.empty());
   EXPECT_EQ(first, again);
   EXPECT_NE(first, other);
+}
+
+TEST(ConformanceKit, FindsResultsThatChangedWhereTheNumericsVersionDidNot) {
+  kit::Options options = options_for("a_little_off", {"queries.numerics_version"});
+  const auto check = [&](const std::string& earlier) {
+    const std::string file = std::string(FASTPATH_LYING) + "/fastpath_lying_" + earlier + ".so";
+    return kit::run_all(options, {FASTPATH_PROGRAM, "verify", options.plugin, "--quick", "--against", file, "--worker"})
+        .at(0);
+  };
+  const kit::Result changed = check("honest");
+  ASSERT_FALSE(changed.failures.empty()) << changed.note;
+  EXPECT_EQ(changed.failures[0].obligation, "P-52");
+  EXPECT_EQ(check("a_little_off").verdict, kit::Verdict::passed);
+  EXPECT_EQ(check("device_honest").verdict, kit::Verdict::skipped);  // another plugin
 }
 
 TEST(ConformanceKit, NamesEveryCheckOnceAndAnObligation) {

@@ -18,6 +18,7 @@ struct Options {
   std::uint64_t seed = 1;              ///< Of all random configurations and values.
   bool quick = false;                  ///< Fewer configurations.
   bool large = false;                  ///< Also what needs many GiB of memory.
+  std::string against = {};            ///< Path of an earlier version of the plugin; empty: there is none.
   double timeout = 120;                ///< Seconds that one check may take.
   std::vector<std::string> only = {};  ///< Globs of check names; empty: all.
 };
