@@ -45,6 +45,8 @@ class OnFakeDevice : public testing::TestWithParam<const char*> {
 TEST_P(OnFakeDevice, NothingGrowsFromOneEvaluationToTheNext) {
   const fastpath::EvaluationResult first = evaluate();
   EXPECT_TRUE(first.selection);
+  // The second one may hand out kept memory in another order than the first, which had none, and want a block more.
+  (void)evaluate();
   const fake_device_counters before = counters();
   for (int i = 0; i < 3; ++i) {
     const fastpath::Tensor forces = evaluate().forces;

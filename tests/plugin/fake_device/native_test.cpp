@@ -39,7 +39,8 @@ TEST(NativeHandles, LeaveNothingBehindFromOneEvaluationToTheNext) {
   const auto context = on_two::context();
   const auto model = fastpath::Model::load(on_two::kData + "model");
   const auto options = on_two::options(*context);
-  on_two::evaluate(*model, options);
+  // The second one may hand out kept memory in another order than the first, which had none, and want a block more.
+  for (int i = 0; i < 2; ++i) on_two::evaluate(*model, options);
   const fake_device_counters before = on_two::owner_counters();
   for (int i = 0; i < 3; ++i) on_two::evaluate(*model, options);
   const fake_device_counters after = on_two::owner_counters();
