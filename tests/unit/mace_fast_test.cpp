@@ -197,7 +197,8 @@ TEST_P(FastModel, StrictModeWithoutPluginsListsEveryModule) {
 }
 
 TEST_P(FastModel, TheCpuOfAPluginIsTheOneOfTheMachine) {
-  const std::vector<PluginInfo> plugins = context().registry().plugins();
+  std::vector<PluginInfo> plugins = context().registry().plugins();
+  std::erase_if(plugins, [](const PluginInfo& plugin) { return plugin.id != "cpu_ref"; });
   ASSERT_EQ(plugins.size(), 1u);
   ASSERT_EQ(plugins[0].devices.size(), 1u);
   EXPECT_EQ(plugins[0].devices[0].name, cpu_info().name);
