@@ -60,7 +60,7 @@ class OpenCl(support.ProgramTest):
         plugin = self.needDevice()
         expected = json.loads((support.DATA / "expected.json").read_text())
         files = [support.DATA / f"{name}.xyz" for name in sorted(expected)]
-        device = ["--device", "opencl:0", "--use-fast", "true", "--dtype"]
+        device = ["--device", "opencl:0", "--use-fast", "true", "--strict", "--dtype"]
         for dtype, tolerance in [("float64", {"energy": 1e-12, "forces": 1e-12, "stress": 1e-12}),
                                  ("float32", {"energy": 1e-6, "forces": 1e-5, "stress": 1e-5})]:
             for frame in self.evaluate(*device, dtype, *files)["frames"]:
@@ -69,8 +69,10 @@ class OpenCl(support.ProgramTest):
                     for key, limit in tolerance.items():
                         if frame[key] is not None:
                             self.assertLess(support.difference(frame[key], expected[name][key]), limit, key)
-                    chosen = {d["op"] for d in frame["decisions"] if d["choice"] == "opencl"}
-                    self.assertLessEqual({"conv_tensor_product", "spherical_harmonics", "radial_basis"}, chosen)
+                    # All of it stays on the device: positions go there, energies and gradients come back, once.
+                    self.assertEqual({d["choice"] for d in frame["decisions"]}, {"opencl"})
+                    self.assertEqual(frame["synchronizations"], 1)
+                    self.assertLess(frame["copied_bytes"], 100 * frame["n_edges"] + 1000 * frame["n_atoms"] + 1000)
         if "PoCL" in plugin["devices"][0]["arch"]:  # it keeps them itself
             self.assertTrue(list((self.folder / "pocl").iterdir()))
             return
