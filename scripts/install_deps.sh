@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build needs and that are missing. Usage: scripts/install_deps.sh [ci]
+# Installs the Debian packages that the build needs and that are missing. Usage: scripts/install_deps.sh [ci] [hip]
 # Fast when there is nothing to do. Without apt-get, or without the right to use it, it names the packages and goes on.
 set -euo pipefail
 
@@ -15,8 +15,11 @@ for group in "$@"; do
       tools+=(clang-14=clang++-14 clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14)
       libraries+=(libclang-rt-14-dev)
       ;;
+    hip)  # hipRTC, with which AMD kernels are compiled and checked without a device; 200 MB with its LLVM
+      libraries+=(libamdhip64-5 libhiprtc-builtins5)
+      ;;
     *)
-      echo "install_deps.sh: unknown group '$group'; known: ci" >&2
+      echo "install_deps.sh: unknown group '$group'; known: ci, hip" >&2
       exit 2
       ;;
   esac

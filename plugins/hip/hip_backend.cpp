@@ -60,6 +60,19 @@ std::string arch_in(const std::vector<char>& properties) {
   return found;
 }
 
+/// What hipRTC knew while it was part of the runtime, before ROCm 5.3: for other names it crashes instead of refusing.
+constexpr std::array<std::string_view, 18> kEarlyArchs{
+    "gfx803",  "gfx900",  "gfx902",  "gfx904",  "gfx906",  "gfx908",  "gfx909",  "gfx90a",  "gfx90c",
+    "gfx1010", "gfx1011", "gfx1012", "gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035"};
+void refuse_unknown_arch(const gpu::RuntimeCompiler& compiler, const std::string& arch) {
+  const bool early = compiler.library().find("libamdhip64") != std::string::npos;
+  if (!early || std::find(kEarlyArchs.begin(), kEarlyArchs.end(), arch) != kEarlyArchs.end()) return;
+  std::string known;
+  for (const std::string_view name : kEarlyArchs) known += (known.empty() ? "" : ", ") + std::string(name);
+  throw sdk::Refused(compiler.version() + " of a ROCm before 5.3 (" + compiler.library() + ") does not know '" + arch +
+                     "', only " + known);
+}
+
 /// Full precision: the compiler's default, as far as hipRTC has options for it at all. a*b+c may be contracted.
 std::vector<std::string> options(const gpu::Target& target) {
   return {"--gpu-architecture=" + target.arch, "-O3", "-std=c++17", "-fno-fast-math", "-ffp-contract=fast"};
@@ -304,7 +317,9 @@ std::unique_ptr<gpu::BackendDevice> HipBackend::open(const sdk::DeviceDescriptio
 }
 
 gpu::Binary HipBackend::compile(const gpu::Program& program, const gpu::Target& target) {
-  gpu::RuntimeCompiler::Output output = opened_compiler().compile(program.source, options(target));
+  const gpu::RuntimeCompiler& compiler = opened_compiler();
+  refuse_unknown_arch(compiler, target.arch);
+  gpu::RuntimeCompiler::Output output = compiler.compile(program.source, options(target));
   gpu::Binary binary{std::move(output.code), {}};
   binary.resources = resources_of(program, binary.code);
   return binary;

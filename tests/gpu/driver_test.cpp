@@ -258,6 +258,7 @@ TEST_P(GpuDriver, PutsBackTheThreadsDevice) {
 }
 
 TEST_P(GpuDriver, RecoversFromAMemoryThatIsFull) {
+  fake_->memory_bytes = 1 << 20;
   const auto device = open();
   const std::string text = thrown<sdk::Failure>([&] { device->allocate(std::uint64_t{1} << 21); });
   EXPECT_THAT(text, AllOf(StartsWith(std::string(GetParam().name) + ":0"), HasSubstr("2097152 bytes"),

@@ -36,7 +36,7 @@ case "$rule" in
     ;;
   TheSdkIncludesOnlyTheStandardLibraryAndItself)
     violations=$(
-      includes_outside sdk/include/fastpath/sdk "$standard|\"fastpath/(plugin\.h|sdk/[a-z_0-9/]+\.hpp)\""
+      includes_outside sdk/include/fastpath/sdk "$standard|\"fastpath/((plugin|compile)\.h|sdk/[a-z_0-9/]+\.hpp)\""
       if [ -f sdk/include/fastpath/plugin.h ]; then
         { grep -nE '^[[:space:]]*#[[:space:]]*include' sdk/include/fastpath/plugin.h || true; } |
           { grep -v '<stdint\.h>' || true; } | sed 's|^|sdk/include/fastpath/plugin.h:|'

@@ -1,7 +1,9 @@
 #include "driver.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "fastpath/sdk/error.hpp"
@@ -111,10 +113,11 @@ DriverDevice::~DriverDevice() {
   driver_->release(ordinal_);
 }
 
-void DriverDevice::check(int error, const std::string& doing) const {
+void DriverDevice::check(int error, const char* doing, const char* kernel) const {
   const DriverFault fault = classify(error);
   if (fault == DriverFault::none) return;
-  const std::string text = name_ + ": " + doing + ": " + driver_->error_text(error);
+  const std::string of = kernel == nullptr ? std::string() : " '" + std::string(kernel) + "'";
+  const std::string text = name_ + ": " + doing + of + ": " + driver_->error_text(error);
   switch (fault) {
     case DriverFault::out_of_memory:
       throw sdk::Failure(FP_E_OUT_OF_MEMORY, text);
@@ -149,8 +152,8 @@ void* DriverDevice::begin(fp_stream* stream) {
   return own_stream_;
 }
 
-void DriverDevice::end(fp_stream* stream, const char* doing) {
-  if (stream == nullptr) check(functions_.synchronize_stream(own_stream_), doing);
+void DriverDevice::end(fp_stream* stream, const char* doing, const char* kernel) {
+  if (stream == nullptr) check(functions_.synchronize_stream(own_stream_), doing, kernel);
 }
 
 void* DriverDevice::allocate(std::uint64_t bytes) {
@@ -291,7 +294,7 @@ std::unique_ptr<Module> DriverDevice::load(const Program& program, const Binary&
   auto module = std::make_unique<LoadedModule>(*this, handle);
   for (const KernelInfo& kernel : program.kernels) {
     void* function = nullptr;
-    check(functions_.find_function(&function, handle, kernel.name.c_str()), "kernel '" + kernel.name + "'");
+    check(functions_.find_function(&function, handle, kernel.name.c_str()), "kernel", kernel.name.c_str());
     module->functions.push_back({kernel.name, function, kernel.group_size});
   }
   return module;
@@ -310,18 +313,20 @@ void DriverDevice::launch(Module& module, std::size_t kernel, std::int64_t group
                        std::to_string(most) + " in one launch");
   }
   // A buffer is its address and a byte offset, an integer itself: each is taken from where it lies.
-  std::vector<void*> addresses;
-  addresses.reserve(2 * arguments.size());
+  constexpr std::size_t kMostArguments = 64;
+  std::array<void*, 2 * kMostArguments> addresses{};
+  if (arguments.size() > kMostArguments) throw std::logic_error("a kernel with too many arguments");
+  std::size_t used = 0;
   for (const BoundArgument& argument : arguments) {
-    if (argument.is_buffer) addresses.push_back(const_cast<void**>(&argument.memory));
-    addresses.push_back(const_cast<std::int64_t*>(&argument.value));
+    if (argument.is_buffer) addresses[used++] = const_cast<void**>(&argument.memory);
+    addresses[used++] = const_cast<std::int64_t*>(&argument.value);
   }
   const Scope scope(*this);
   void* const queue = begin(stream);
   check(functions_.launch(function.handle, static_cast<unsigned>(groups), 1, 1, function.group_size, 1, 1, 0, queue,
                           addresses.data(), nullptr),
-        "kernel '" + function.name + "'");
-  end(stream, ("kernel '" + function.name + "'").c_str());
+        "kernel", function.name.c_str());
+  end(stream, "kernel", function.name.c_str());
 }
 
 }  // namespace fastpath_gpu

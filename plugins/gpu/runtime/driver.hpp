@@ -143,11 +143,11 @@ class DriverDevice : public BackendDevice {
   class Scope;
   class LoadedModule;
 
-  /// Turns an error into an exception. `doing` says what was tried.
-  void check(int error, const std::string& doing) const;
+  /// Turns an error into an exception. `doing` says what was tried, of the kernel of this name if there is one.
+  void check(int error, const char* doing, const char* kernel = nullptr) const;
   /// The stream to enqueue on; for null the device's own, once all others are done.
   void* begin(fp_stream* stream);
-  void end(fp_stream* stream, const char* doing);
+  void end(fp_stream* stream, const char* doing, const char* kernel = nullptr);
   void synchronize_all();
   /// For destructors: as much as can be done.
   template <class Action>

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shared_library.hpp"
@@ -30,7 +29,8 @@ class RuntimeCompiler {
 
   /// "NVRTC 12.4".
   const std::string& version() const noexcept { return version_; }
-  std::pair<int, int> numbers() const noexcept { return {major_, minor_}; }
+  /// The name by which the library was found.
+  const std::string& library() const noexcept { return library_.name(); }
   /// @throws sdk::Refused with the compiler's log if the source does not compile or an option is not known to it.
   Output compile(const std::string& source, const std::vector<std::string>& options) const;
 

@@ -12,8 +12,8 @@ struct FakeDriver {
   int devices = 2;
   int version = 0;  ///< As the vendor's function says; 0: a usual one.
   int init_error = 0;
-  std::uint64_t memory_bytes = 1 << 20;  ///< Of each device.
-  std::string failing;                   ///< The function that fails next, once, with `error`; "cuMemAlloc_v2".
+  std::uint64_t memory_bytes = 64 << 20;  ///< Of each device.
+  std::string failing;                    ///< The function that fails next, once, with `error`; "cuMemAlloc_v2".
   int error = 0;
   int lost = 0;  ///< Not 0: what every call that needs a context answers.
 
