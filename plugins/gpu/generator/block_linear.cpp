@@ -113,14 +113,17 @@ void BlockLinear::write_rows(Source& s, bool forward, std::size_t block) {
   s.line("const i64 tile = FP_GROUP / ", column_tiles, ", first_column = FP_GROUP % ", column_tiles, " * ",
          tile.columns(), ";");
   if (by_species()) {
-    s.line("if (tile >= tiles[", n_species_ + 1, "]) return;");
+    // There may be more groups than tiles. Those left over have no rows; they do not return here, since some compilers
+    // for CPUs lose track of a group that leaves before a barrier.
+    s.line("const i64 n_tiles = tiles[", n_species_ + 1, "];");
     s.line("i64 z = 0, above = ", n_species_ + 1, ";  // of the tile: tiles[z] <= tile < tiles[z + 1]");
     s.line("while (above - z > 1) {");
     s.line("const i64 middle = (z + above) / 2;");
     s.line("if (tiles[middle] <= tile) z = middle; else above = middle;");
     s.line("}");
     s.line("const i64 matrix = z < ", n_species_, " ? z : 0;");
-    s.line("const i64 first = starts[z * stride] + (tile - tiles[z]) * ", nodes, ", end = starts[(z + 1) * stride];");
+    s.line("const i64 first = tile < n_tiles ? starts[z * stride] + (tile - tiles[z]) * ", nodes, " : 0;");
+    s.line("const i64 end = tile < n_tiles ? starts[(z + 1) * stride] : 0;");
   } else {
     s.line("const i64 first = tile * ", nodes, ", end = n_rows;");
   }
