@@ -6,13 +6,13 @@ import subprocess
 
 import support
 
-COMMANDS = [["list"], ["doctor"], ["explain"], ["eval"], ["hub"], ["hub", "create"]]
+COMMANDS = [["list"], ["doctor"], ["explain"], ["eval"], ["compile"], ["hub"], ["hub", "create"]]
 
 
 class Help(support.ProgramTest):
     def testNamesEveryCommandAndShowsAnExample(self):
         text = self.succeed("--help").out
-        for command in ("list", "doctor", "explain", "eval", "hub"):
+        for command in ("list", "doctor", "explain", "eval", "compile", "hub"):
             self.assertRegex(text, rf"(?m)^  {command} +\S")
         self.assertIn("Examples:\n  fastpath ", text)
         self.assertEqual(self.succeed("help").out, text)

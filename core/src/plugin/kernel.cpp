@@ -9,28 +9,6 @@
 namespace fastpath::plugin {
 namespace {
 
-/// The tensor as the ABI shows it. Shape and strides are the tensor's own, which must outlive the result.
-/// @param index  Of the device, as the plugin that is called numbers it.
-fp_tensor to_c(const Tensor& tensor, std::uint32_t access, std::int32_t index) noexcept {
-  static constexpr std::int64_t kNoAxes = 0;  // a scalar has no sizes, but its pointers are not null
-  fp_tensor result{};
-  result.struct_size = FP_SIZE_TENSOR;
-  if (!tensor.defined()) return result;  // access 0: absent
-  result.access = access;
-  result.data = tensor.base();
-  result.device_type = static_cast<std::int32_t>(tensor.device().kind);
-  result.device_id = tensor.device().is_cpu() ? 0 : index;
-  result.ndim = static_cast<std::int32_t>(tensor.rank());
-  const DTypeCode code = dtype_code(tensor.dtype());
-  result.dtype_code = code.code;
-  result.dtype_bits = code.bits;
-  result.dtype_lanes = 1;
-  result.shape = tensor.rank() == 0 ? &kNoAxes : tensor.shape().data();
-  result.strides = tensor.rank() == 0 ? &kNoAxes : tensor.strides().data();
-  result.byte_offset = tensor.byte_offset();
-  return result;
-}
-
 /// A list of tensors in C form that is filled anew for every call; allocates only while it grows.
 class TensorList {
  public:
@@ -298,6 +276,26 @@ CallStatus PluginKernel::run(const OpCall& call) {
 }
 
 }  // namespace
+
+fp_tensor to_c(const Tensor& tensor, std::uint32_t access, std::int32_t index) noexcept {
+  static constexpr std::int64_t kNoAxes = 0;  // a scalar has no sizes, but its pointers are not null
+  fp_tensor result{};
+  result.struct_size = FP_SIZE_TENSOR;
+  if (!tensor.defined()) return result;  // access 0: absent
+  result.access = access;
+  result.data = tensor.base();
+  result.device_type = static_cast<std::int32_t>(tensor.device().kind);
+  result.device_id = tensor.device().is_cpu() ? 0 : index;
+  result.ndim = static_cast<std::int32_t>(tensor.rank());
+  const DTypeCode code = dtype_code(tensor.dtype());
+  result.dtype_code = code.code;
+  result.dtype_bits = code.bits;
+  result.dtype_lanes = 1;
+  result.shape = tensor.rank() == 0 ? &kNoAxes : tensor.shape().data();
+  result.strides = tensor.rank() == 0 ? &kNoAxes : tensor.strides().data();
+  result.byte_offset = tensor.byte_offset();
+  return result;
+}
 
 std::unique_ptr<Kernel> adopt_kernel(std::shared_ptr<PluginDevice> device, fp_kernel* kernel, KernelTraits traits) {
   return std::make_unique<PluginKernel>(std::move(device), kernel, traits);

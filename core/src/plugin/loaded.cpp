@@ -20,6 +20,7 @@
 #include "fastpath/sdk/attributes.hpp"
 #include "host.hpp"
 #include "mapping.hpp"
+#include "offline.hpp"
 
 namespace fastpath::plugin {
 namespace {
@@ -216,55 +217,7 @@ Support Loaded::query(const OpSpec& op, const DeviceInfo& device, DType dtype, P
   }
   const Lease lease(life_);
   if (!lease) return Support::no(shut_down_reason().code, shut_down_reason().text);
-  const KernelQuery query(op, *own, dtype, passes);
-  Blockers blockers;
-  fp_kernel_answer answer{};
-  answer.struct_size = FP_SIZE_KERNEL_ANSWER;
-  answer.context = &blockers;
-  answer.add_blocker = &Blockers::add;
-  answer.prior_edges = -1;
-  ErrorSink sink;
-  const CallStatus status =
-      guarded(sink, [&] { return tables_.kernels.query(tables_.original, &query.get(), &answer, sink.get()); });
-
-  Support support;
-  const auto bad = [&](std::string text) { support.blocked(ReasonCode::bad_answer, std::move(text)); };
-  if (!status.ok() && status.status != FP_E_UNSUPPORTED) {
-    bad(fmt::format("the query failed: {}", status.text));
-    return support;
-  }
-  for (Reason& reason : blockers.reasons) support.blocked(reason.code, std::move(reason.text));
-  if (!status.ok() || answer.verdict == FP_ANSWER_NO) {
-    if (support) support.blocked(ReasonCode::other, status.ok() ? "refused without a reason" : status.text);
-    return support;
-  }
-  if (answer.verdict != FP_ANSWER_YES && answer.verdict != FP_ANSWER_UNKNOWN) {
-    bad(fmt::format("verdict {}, expected 0, 1 or 2", answer.verdict));
-    return support;
-  }
-  if (answer.verdict == FP_ANSWER_YES && !support) bad("the verdict is yes, with reasons against it");
-  if (answer.min_edges < 0 || answer.max_edges < 0 || (answer.max_edges != 0 && answer.max_edges < answer.min_edges)) {
-    bad(fmt::format("sizes from {} to {} edges", answer.min_edges, answer.max_edges));
-  }
-  if (!(answer.tolerance >= 0 && answer.tolerance < 1)) {
-    bad(fmt::format("tolerance {}, expected at least 0 and below 1", answer.tolerance));
-  }
-  if (answer.math_mode != FP_MATH_FULL) {
-    // Reduced precision was not asked for; a mode of a later ABI cannot be judged.
-    support.blocked(ReasonCode::math_mode, fmt::format("math mode {}, only full ({}) was accepted", answer.math_mode,
-                                                       static_cast<int>(FP_MATH_FULL)));
-  }
-  if (support && traits != nullptr) {
-    *traits = {.min_edges = answer.min_edges,
-               .max_edges = answer.max_edges,
-               .prior_edges = std::max<std::int64_t>(answer.prior_edges, -1),
-               .tolerance = answer.tolerance,
-               .flags = answer.flags,
-               .math_mode = answer.math_mode,
-               .rank = answer.rank,
-               .unknown_until_open = answer.verdict == FP_ANSWER_UNKNOWN};
-  }
-  return support;
+  return query_kernel(tables_, op, *own, dtype, passes, traits);
 }
 
 std::shared_ptr<OpenDevice> Loaded::open_on(const DeviceInfo& device, const std::shared_ptr<OpenDevice>& owner) {
@@ -531,6 +484,7 @@ void negotiate(PluginTables& tables, const Candidate& candidate, const StageObse
     // Kernels first: they are worth listing where there is no device.
     enter(Stage::kernels);
     list_kernels(tables, info);
+    result.compiler = OfflineCompiler::of(tables);
     enter(Stage::devices);
     list_devices(tables, info);
     if (info.devices.empty()) refuse(ReasonCode::no_device, "it finds no device", PluginState::idle);
@@ -556,6 +510,59 @@ LoadResult refused(ReasonCode code, std::string text) {
 }
 
 }  // namespace
+
+Support query_kernel(const PluginTables& tables, const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes,
+                     KernelTraits* traits) {
+  const KernelQuery query(op, device, dtype, passes);
+  Blockers blockers;
+  fp_kernel_answer answer{};
+  answer.struct_size = FP_SIZE_KERNEL_ANSWER;
+  answer.context = &blockers;
+  answer.add_blocker = &Blockers::add;
+  answer.prior_edges = -1;
+  ErrorSink sink;
+  const CallStatus status =
+      guarded(sink, [&] { return tables.kernels.query(tables.original, &query.get(), &answer, sink.get()); });
+
+  Support support;
+  const auto bad = [&](std::string text) { support.blocked(ReasonCode::bad_answer, std::move(text)); };
+  if (!status.ok() && status.status != FP_E_UNSUPPORTED) {
+    bad(fmt::format("the query failed: {}", status.text));
+    return support;
+  }
+  for (Reason& reason : blockers.reasons) support.blocked(reason.code, std::move(reason.text));
+  if (!status.ok() || answer.verdict == FP_ANSWER_NO) {
+    if (support) support.blocked(ReasonCode::other, status.ok() ? "refused without a reason" : status.text);
+    return support;
+  }
+  if (answer.verdict != FP_ANSWER_YES && answer.verdict != FP_ANSWER_UNKNOWN) {
+    bad(fmt::format("verdict {}, expected 0, 1 or 2", answer.verdict));
+    return support;
+  }
+  if (answer.verdict == FP_ANSWER_YES && !support) bad("the verdict is yes, with reasons against it");
+  if (answer.min_edges < 0 || answer.max_edges < 0 || (answer.max_edges != 0 && answer.max_edges < answer.min_edges)) {
+    bad(fmt::format("sizes from {} to {} edges", answer.min_edges, answer.max_edges));
+  }
+  if (!(answer.tolerance >= 0 && answer.tolerance < 1)) {
+    bad(fmt::format("tolerance {}, expected at least 0 and below 1", answer.tolerance));
+  }
+  if (answer.math_mode != FP_MATH_FULL) {
+    // Reduced precision was not asked for; a mode of a later ABI cannot be judged.
+    support.blocked(ReasonCode::math_mode, fmt::format("math mode {}, only full ({}) was accepted", answer.math_mode,
+                                                       static_cast<int>(FP_MATH_FULL)));
+  }
+  if (support && traits != nullptr) {
+    *traits = {.min_edges = answer.min_edges,
+               .max_edges = answer.max_edges,
+               .prior_edges = std::max<std::int64_t>(answer.prior_edges, -1),
+               .tolerance = answer.tolerance,
+               .flags = answer.flags,
+               .math_mode = answer.math_mode,
+               .rank = answer.rank,
+               .unknown_until_open = answer.verdict == FP_ANSWER_UNKNOWN};
+  }
+  return support;
+}
 
 LoadResult load(const Candidate& candidate, const StageObserver& observer) {
   PluginTables tables;

@@ -8,19 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "fastpath/compile.h"
 #include "fastpath/plugin.h"
 #include "plugin.hpp"
 #include "scan.hpp"
 
 namespace fastpath::plugin {
 
+class OfflineCompiler;
+
 /// What became of one file that was loaded: a plugin, or the reason why not.
 struct LoadResult {
   PluginState state = PluginState::rejected;
   Reason reason;
-  std::shared_ptr<LoadedPlugin> plugin;  ///< Only if usable.
-  PluginInfo info;                       ///< Devices and kernels, where they could be asked for.
-  Stage stage = Stage::load;             ///< The step that failed, or the last one: load, negotiate, devices, kernels.
+  std::shared_ptr<LoadedPlugin> plugin;       ///< Only if usable.
+  std::shared_ptr<OfflineCompiler> compiler;  ///< Also where there is no device; null if it does not compile.
+  PluginInfo info;                            ///< Devices and kernels, where they could be asked for.
+  Stage stage = Stage::load;  ///< The step that failed, or the last one: load, negotiate, devices, kernels.
 };
 
 /// Is told which step begins: load, negotiate, devices or kernels.
@@ -64,6 +68,14 @@ class KernelQuery {
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
+
+/// Asks a plugin for a kernel on a device, as LoadedPlugin::query() does.
+Support query_kernel(const PluginTables& tables, const OpSpec& op, const DeviceInfo& device, DType dtype, Passes passes,
+                     KernelTraits* traits);
+
+/// The tensor as the ABI shows it. Shape and strides are the tensor's own, which must outlive the result.
+/// @param index  Of the device, as the plugin that is called numbers it.
+fp_tensor to_c(const Tensor& tensor, std::uint32_t access, std::int32_t index) noexcept;
 
 /// DLPack's code and width.
 struct DTypeCode {

@@ -120,6 +120,8 @@ class Ending {
   virtual bool call_shutdown(std::string& text) noexcept = 0;
 };
 
+class OfflineCompiler;
+
 /// A plugin that was loaded and negotiated. Thread-safe; pinned for the life of the process.
 class LoadedPlugin {
  public:
@@ -186,6 +188,8 @@ class PluginRegistry::Impl {
   virtual std::vector<PluginInfo> shutdown() { return {}; }
   /// True once shutdown() was called.
   virtual bool ended() const { return false; }
+  /// Plugins that compile for devices that are not here, in search order: those that are idle for lack of one too.
+  virtual std::vector<std::shared_ptr<plugin::OfflineCompiler>> compilers() { return {}; }
 };
 
 }  // namespace fastpath

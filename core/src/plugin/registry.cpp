@@ -187,6 +187,31 @@ class Registry final : public PluginRegistry::Impl {
     return result;
   }
 
+  std::vector<std::shared_ptr<plugin::OfflineCompiler>> compilers() override {
+    std::vector<plugin::Candidate> candidates;
+    {
+      std::unique_lock lock(mutex_);
+      if (ended_) return {};
+      scan();
+      const auto for_devices = [](const Entry& entry) {
+        return std::any_of(entry.info.device_kinds.begin(), entry.info.device_kinds.end(),
+                           [](DeviceKind kind) { return kind != DeviceKind::cpu; });
+      };
+      probe(lock, for_devices);
+      for (Entry& entry : entries_) {
+        if (!for_devices(entry)) continue;
+        if (!entry.record) load(lock, entry);
+        const bool idle = entry.info.state == PluginState::idle && entry.info.reason.code == ReasonCode::no_device;
+        if (idle || entry.info.state == PluginState::usable) candidates.push_back(entry.candidate);
+      }
+    }
+    std::vector<std::shared_ptr<plugin::OfflineCompiler>> result;
+    for (const plugin::Candidate& candidate : candidates) {  // once per process, whoever asks
+      if (auto compiler = plugin::load(candidate).compiler) result.push_back(std::move(compiler));
+    }
+    return result;
+  }
+
   bool ended() const override {
     const std::lock_guard lock(mutex_);
     return ended_;
