@@ -196,9 +196,8 @@ class Registry final : public PluginRegistry::Impl {
       // OpenCL has no architectures to compile for without a device. And its driver for the CPU and a vendor's compiler
       // may each bring an LLVM of their own, which do not bear each other in one process.
       const auto for_devices = [](const Entry& entry) {
-        return std::any_of(entry.info.device_kinds.begin(), entry.info.device_kinds.end(), [](DeviceKind kind) {
-          return kind != DeviceKind::cpu && kind != DeviceKind::opencl;
-        });
+        return std::any_of(entry.info.device_kinds.begin(), entry.info.device_kinds.end(),
+                           [](DeviceKind kind) { return kind != DeviceKind::cpu && kind != DeviceKind::opencl; });
       };
       probe(lock, for_devices);
       for (Entry& entry : entries_) {
