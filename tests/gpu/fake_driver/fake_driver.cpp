@@ -33,8 +33,15 @@ std::string text_of(const char* what, void* stream) {
   std::snprintf(text, sizeof text, "%s %p", what, stream);
   return text;
 }
+/// A driver outlives whoever forgets to give something back: what it has handed out stays reachable, and is no leak.
+template <class T>
+T* kept(T* block) {
+  static auto* const all = new std::vector<void*>;
+  all->push_back(block);
+  return block;
+}
 int make(std::set<void*>& set, void** out) {
-  *out = std::malloc(8);
+  *out = kept(std::malloc(8));
   set.insert(*out);
   return 0;
 }
@@ -65,7 +72,7 @@ void put_text(char* out, int size, const char* text) { std::snprintf(out, static
 
 BOTH(cuMemAlloc_v2, hipMalloc, (void** memory, std::size_t bytes), (memory, bytes)) {
   if (fake_driver.used_bytes + bytes > fake_driver.memory_bytes) return 2;
-  auto* block = static_cast<std::uint64_t*>(std::aligned_alloc(256, 256 + (bytes + 255) / 256 * 256));
+  auto* block = static_cast<std::uint64_t*>(kept(std::aligned_alloc(256, 256 + (bytes + 255) / 256 * 256)));
   block[0] = bytes;
   fake_driver.used_bytes += bytes;
   *memory = block + 32;
@@ -127,9 +134,7 @@ BOTH(cuModuleLoadData, hipModuleLoadData, (void** module, const void*), (module,
 }
 BOTH(cuModuleUnload, hipModuleUnload, (void* module), (module)) { return drop(fake_driver.modules, module); }
 BOTH(cuModuleGetFunction, hipModuleGetFunction, (void** function, void*, const char* name), (function, nullptr, name)) {
-  static std::vector<Function*> functions;  // found again by their address
-  functions.push_back(new Function{name});
-  *function = functions.back();
+  *function = kept(new Function{name});  // found again by its address
   return 0;
 }
 static int launch(void* function, unsigned groups, unsigned items, void* stream, void** arguments) {
