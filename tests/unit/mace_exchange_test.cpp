@@ -297,7 +297,9 @@ INSTANTIATE_TEST_SUITE_P(
         HalfWay{"HalfWrittenGradients", Lie::zeros_when_busy, Pass::backward, "irreps_linear", 0, false, FP_E_BUSY},
         HalfWay{"ForwardOnADevice", Lie::fails, Pass::forward, "conv_tensor_product", 1, true, FP_E_BUSY},
         HalfWay{"BackwardOnADevice", Lie::fails, Pass::backward, "conv_tensor_product", 0, true, FP_E_OUT_OF_MEMORY},
-        HalfWay{"LinearBackwardOnADevice", Lie::fails, Pass::backward, "irreps_linear", 0, true, FP_E_BUSY}),
+        HalfWay{"LinearBackwardOnADevice", Lie::fails, Pass::backward, "irreps_linear", 0, true, FP_E_BUSY},
+        // One that adds gradients, when the step whose gradients they are has been done.
+        HalfWay{"SumOfGradientsOnADevice", Lie::fails, Pass::forward, "sum", 1, true, FP_E_OUT_OF_MEMORY}),
     [](const auto& point) { return std::string(point.param.name); });
 
 TEST(MaceReplica, ThreadsOnReplicasGetIdenticalResults) {

@@ -109,6 +109,8 @@ void Executor::end() {
     for (Buffer& plane : slot) release(plane);
   }
   for (Tensor& saved : saved_) release(saved);
+  for (Pending& each : pending_) release(each.term);
+  pending_.clear();
   // The lists stay, so that filling them allocates nothing; memory of a device does not stay for that.
   for (auto* list : {&inputs_, &inputs_t_, &outputs_, &outputs_t_, &grad_outputs_, &grad_outputs_t_, &grad_inputs_,
                      &grad_inputs_t_, &grad_parameters_, &grad_parameters_t_}) {
@@ -277,20 +279,29 @@ Tensor Executor::scratch(SlotId slot, plugin::OpenDevice* device) {
 bool Executor::add_on_device(SlotId slot, Plane plane, const Tensor& term, plugin::OpenDevice* device) {
   if (term.numel() == 0) return true;
   const std::int64_t rows = term.size(0), width = term.numel() / rows;
-  ops::OpModule* sum = program_.gradient_sum(width);
-  if (sum == nullptr || !sum->fast_active() || sum->placement() != device->info().device) return false;
+  const NamedFastModule* sum = program_.gradient_sum(width);
+  if (sum == nullptr || !sum->module->fast_active() || sum->module->placement() != device->info().device) return false;
   const Shape flat{rows, width};
   const std::array<Tensor, 2> terms{read(slot, plane, device).view(flat), term.view(flat)};
-  const Tensor result = device_pool_.take(term.shape(), term.dtype());
+  Tensor result = device_pool_.take(term.shape(), term.dtype());
   const Tensor flat_result = result.view(flat);
   OpCall call;
   call.inputs = terms;
   call.outputs = {&flat_result, 1};
   call.queue = queue_.get();
   busy_ = busy_ || queue_ != nullptr;
-  sum->run(call);
+  try {
+    sum->module->run(call);
+  } catch (const Error& error) {
+    // The host adds instead: the step itself has been done, and must not be done again.
+    if (error.code() != ErrorCode::out_of_memory && error.code() != ErrorCode::unavailable) throw;
+    release(result);
+    note_failure(sum->name, sum->module->last_failure().value_or(Reason{ReasonCode::fallback, error.what()}));
+    return false;
+  }
   release(buffer(slot, plane));
   buffer(slot, plane) = {{}, result, false, true, false};
+  if (!sum->module->fast_active()) note_failure(sum->name, *sum->module->last_failure());
   return true;
 }
 
@@ -413,21 +424,20 @@ void Executor::run_step(const Step& step, std::size_t index, bool backward) {
       const bool memory = error.code() == ErrorCode::out_of_memory;
       step.op->state().drop_active({memory ? FP_E_OUT_OF_MEMORY : FP_E_UNSUPPORTED, error.what()});
     }
-    if (settings_.repeat) note_failure(step);
+    if (settings_.repeat) note_failure(step.name, *step.op->last_failure());
     backward ? run_backward(step, nullptr, index) : run_forward(step, nullptr, index);
   }
-  if (fast && !step.op->fast_active()) note_failure(step);
+  if (fast && !step.op->fast_active()) note_failure(step.name, *step.op->last_failure());
 }
 
-void Executor::note_failure(const Step& step) {
-  const Reason reason = *step.op->last_failure();
+void Executor::note_failure(const std::string& module, const Reason& reason) {
   if (settings_.require_fast) {
-    throw Error(ErrorCode::strict_violation, fmt::format("{}: {} (strict mode)", step.name, reason.text));
+    throw Error(ErrorCode::strict_violation, fmt::format("{}: {} (strict mode)", module, reason.text));
   }
-  if (settings_.repeat) throw KernelGaveWay{step.name, reason};
+  if (settings_.repeat) throw KernelGaveWay{module, reason};
   if (settings_.selection == nullptr) return;
   for (Decision& decision : settings_.selection->decisions.edit()) {
-    if (decision.module != step.name) continue;
+    if (decision.module != module) continue;
     for (Candidate& candidate : decision.candidates) {
       if (candidate.plugin != decision.choice) continue;
       candidate.verdict = Candidate::Verdict::refused;

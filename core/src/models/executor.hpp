@@ -140,7 +140,8 @@ class Executor {
   /// Fresh memory for the gradients of a step's parameters, and for their tangents unless those are zero.
   void add_parameter_targets(const Step& step, plugin::OpenDevice* device, bool along);
   const std::vector<Tensor>& glue_parameters(Glue& glue);
-  void note_failure(const Step& step);
+  /// Says in the decisions that a kernel gave way. @throws KernelGaveWay, or Error under strict mode.
+  void note_failure(const std::string& module, const Reason& reason);
 
   const Program& program_;
   RunSettings settings_;

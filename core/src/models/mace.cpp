@@ -501,9 +501,9 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
     if (!slot.real || slot.wide || slot.n_readers < 2) continue;
     std::int64_t width = 1;
     for (const std::int64_t size : slot.trailing) width *= size;
-    p.add_gradient_sum(width, small_op(fmt::format("gradients.{}", width), [&] {
-                         return std::make_unique<ops::SumModule>(sdk::SumConfig{2, width});
-                       }));
+    const std::string name = fmt::format("gradients.{}", width);
+    ops::OpModule* sum = small_op(name, [&] { return std::make_unique<ops::SumModule>(sdk::SumConfig{2, width}); });
+    p.add_gradient_sum(width, {name, sum});
   }
   made->executor = std::make_unique<Executor>(p);
   return made;

@@ -64,11 +64,11 @@ class Program {
   void add(Step step);
 
   /// The op that adds two gradients of this many numbers a row on a device.
-  void add_gradient_sum(std::int64_t width, ops::OpModule* sum) { gradient_sums_[width] = sum; }
+  void add_gradient_sum(std::int64_t width, NamedFastModule sum) { gradient_sums_[width] = std::move(sum); }
   /// Null if there is none.
-  ops::OpModule* gradient_sum(std::int64_t width) const {
+  const NamedFastModule* gradient_sum(std::int64_t width) const {
     const auto found = gradient_sums_.find(width);
-    return found == gradient_sums_.end() ? nullptr : found->second;
+    return found == gradient_sums_.end() ? nullptr : &found->second;
   }
 
   const std::vector<Slot>& slots() const { return slots_; }
@@ -84,7 +84,7 @@ class Program {
  private:
   std::vector<Slot> slots_;
   std::vector<Step> steps_;
-  std::map<std::int64_t, ops::OpModule*> gradient_sums_;
+  std::map<std::int64_t, NamedFastModule> gradient_sums_;
 };
 
 }  // namespace fastpath::models
