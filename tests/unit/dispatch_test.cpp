@@ -19,7 +19,10 @@ namespace {
 /// y = scale * x; the kernels below write 2 * scale * x, so that one sees which path ran.
 class Scale : public FastPathModule {
  public:
-  Scale() { register_parameter("scale", Tensor::from<double>({1}, {3.0})); }
+  explicit Scale(std::string id = "org.example.scale")
+      : spec_{std::move(id), 1, {{"factor", std::vector<std::int64_t>{1}}}} {
+    register_parameter("scale", Tensor::from<double>({1}, {3.0}));
+  }
   const OpSpec& op() const override { return spec_; }
   int references = 0;
 
@@ -38,7 +41,7 @@ class Scale : public FastPathModule {
   std::vector<Tensor> schema_tensors() const override { return {parameter("scale")}; }
 
  private:
-  OpSpec spec_{"org.example.scale", 1, {{"factor", std::vector<std::int64_t>{1}}}};
+  OpSpec spec_;
 };
 
 /// How a fake plugin behaves.
@@ -48,6 +51,7 @@ struct Behaviour {
   Support support;
   plugin::KernelTraits traits;
   bool fail_create = false;
+  std::string only;  // the one op that it has kernels for; empty: every op
   std::int32_t run_status = FP_OK;
   std::atomic<int> queries{0}, creates{0}, binds{0}, runs{0};
 };
@@ -103,9 +107,14 @@ class FakePlugin : public plugin::LoadedPlugin {
   const DeviceInfo* find_device(const Device& device) const noexcept override {
     return device == b_.device.device ? &b_.device : nullptr;
   }
-  Support query(const OpSpec&, const DeviceInfo&, DType, Passes, plugin::KernelTraits* traits) override {
+  Support query(const OpSpec& op, const DeviceInfo&, DType, Passes, plugin::KernelTraits* traits) override {
     ++b_.queries;
     *traits = b_.traits;
+    if (!b_.only.empty() && op.id != b_.only) {
+      Support other;
+      other.blocked(ReasonCode::op, op.id);
+      return other;
+    }
     return b_.support;
   }
   std::shared_ptr<plugin::OpenDevice> open(const DeviceInfo&) override { return std::make_shared<FakeDevice>(b_); }
@@ -395,6 +404,81 @@ TEST_F(Dispatch, ChildrenOfAFusedParentAreCoveredByIt) {
   EXPECT_EQ(selection.decisions[1].choice, "reference");
   EXPECT_EQ(selection.decisions[1].reason.code, ReasonCode::covered_by_parent);
   EXPECT_FALSE(modules[1].module->fast_active());
+}
+
+/// Two fused modules, each with a part of its own, and a part that both use.
+struct TwoFused {
+  struct Fused : Scale {
+    Fused(std::shared_ptr<Scale> own, std::shared_ptr<Scale> common)
+        : Scale("org.example.fused"), parts{own.get(), common.get()} {
+      register_child("own", std::move(own));
+    }
+    std::vector<FastPathModule*> covered() override { return parts; }
+    std::vector<FastPathModule*> parts;
+  };
+  TwoFused() {
+    const auto common = std::make_shared<Scale>();
+    root.register_child("common", common);
+    root.register_child("first", std::make_shared<Fused>(std::make_shared<Scale>(), common));
+    root.register_child("second", std::make_shared<Fused>(std::make_shared<Scale>(), common));
+    modules = fast_modules(root);
+  }
+  Module root;
+  std::vector<NamedFastModule> modules;  // common, first, first.own, second, second.own
+};
+
+TEST_F(Dispatch, WorkThatFusedModulesShareIsCoveredWhenAllOfThemRunFast) {
+  Behaviour& fused = add("fused");
+  fused.only = "org.example.fused";
+  TwoFused two;
+  Selection selection =
+      select(two.modules, UseFast::always, nullptr, Device::cpu(), DType::float64, 1, kPassesForces, &context());
+  ASSERT_EQ(selection.decisions.size(), 5u);
+  for (const std::size_t i : {0u, 2u, 4u}) {
+    EXPECT_EQ(selection.decisions[i].reason.code, ReasonCode::covered_by_parent) << selection.decisions[i].module;
+  }
+  EXPECT_EQ(selection.decisions[0].reason.text, "its work is done by first, second");
+}
+
+TEST_F(Dispatch, AFusedModuleWithoutAKernelIsDecidedInParts) {
+  Behaviour& parts = add("parts");
+  parts.only = "org.example.scale";
+  TwoFused two;
+  const Selection selection =
+      select(two.modules, UseFast::always, nullptr, Device::cpu(), DType::float64, 1, kPassesForces, &context());
+  for (const std::size_t i : {1u, 3u}) {
+    EXPECT_EQ(selection.decisions[i].choice, "reference");
+    EXPECT_EQ(selection.decisions[i].reason.code, ReasonCode::in_parts);
+  }
+  for (const std::size_t i : {0u, 2u, 4u}) EXPECT_EQ(selection.decisions[i].choice, "parts");
+}
+
+TEST_F(Dispatch, AFusedKernelGivesWayToAPreferredPluginWithKernelsForTheParts) {
+  Behaviour& fused = add("fused");
+  fused.only = "org.example.fused";
+  Behaviour& parts = add("parts");
+  parts.only = "org.example.scale";
+  TwoFused two;
+  AutoPolicy policy;
+  policy.preference = {"parts"};
+  const Selection preferred =
+      select(two.modules, UseFast::always, &policy, Device::cpu(), DType::float64, 1, kPassesForces, &context());
+  EXPECT_EQ(preferred.decisions[0].choice, "parts");
+  EXPECT_EQ(preferred.decisions[1].reason.code, ReasonCode::in_parts);
+  EXPECT_EQ(preferred.decisions[1].candidates[0].reasons[0].code, ReasonCode::not_chosen);
+  policy.preference = {"fused"};
+  const Selection other =
+      select(two.modules, UseFast::always, &policy, Device::cpu(), DType::float64, 1, kPassesForces, &context());
+  EXPECT_EQ(other.decisions[1].choice, "fused");
+}
+
+TEST_F(Dispatch, AFusedModuleSeesChangesOfItsParts) {
+  TwoFused two;
+  FastPathModule& fused = *two.modules[1].module;
+  fused.state().parts = {two.modules[2].module};
+  const std::uint64_t before = fused.state().version();
+  two.modules[2].module->touch();
+  EXPECT_GT(fused.state().version(), before);
 }
 
 TEST_F(Dispatch, SharedModulesAreListedOnceAndCapableOnesLazily) {

@@ -725,7 +725,7 @@ TEST_F(Failing, AChildOfAForkRunsTheReferenceAndSaysWhy) {
         const EvaluationResult result = model->evaluate(structure(), o);
         bool all = true;
         for (const Decision& decision : result.selection.decisions) {
-          if (on_device && decision.op == "species_linear") continue;
+          if ((on_device && decision.op == "species_linear") || decision.op == "message_step") continue;
           all = all && !decision.fast() && decision.candidates.at(0).reasons.at(0).code == ReasonCode::forked;
         }
         wrong = all && result.energy == reference().energy ? 0 : 2;

@@ -171,7 +171,7 @@ void FastPathModule::on_change() { state_->shared->version.fetch_add(1, std::mem
 const std::vector<Tensor>& FastPathModule::op_parameters(DType dtype) const {
   State::Shared& shared = *state_->shared;
   const std::lock_guard lock(shared.mutex);
-  if (const std::uint64_t version = shared.version.load(); shared.converted_version != version) {
+  if (const std::uint64_t version = state_->version(); shared.converted_version != version) {
     shared.converted.clear();
     shared.converted_version = version;
   }

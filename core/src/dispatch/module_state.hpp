@@ -83,6 +83,8 @@ struct FastPathModule::State {
 
   const std::uint64_t id = next_id();
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+  /// Other modules whose tensors are among the parameters of this one: their changes are its own.
+  std::vector<const FastPathModule*> parts;
   std::optional<Question> question;
   std::vector<Answer> answers;
   OpSpec asked;  // what the answers and slots belong to
@@ -95,7 +97,11 @@ struct FastPathModule::State {
   std::optional<sdk::Signature> signature;
   std::uint64_t signature_version = 0;
 
-  std::uint64_t version() const noexcept { return shared->version.load(std::memory_order_acquire); }
+  std::uint64_t version() const noexcept {
+    std::uint64_t sum = shared->version.load(std::memory_order_acquire);
+    for (const FastPathModule* part : parts) sum += part->state_->version();
+    return sum;
+  }
   /// Binds parameters if they changed. Errors of the device become a status.
   plugin::CallStatus bind_active(const FastPathModule& module, DType dtype);
   /// Notes a failure of the active kernel, tells of the first one, and goes back to the reference.

@@ -276,6 +276,18 @@ bool activate(FastPathModule& module, const State::Answer& answer, Setting& s, S
   }
 }
 
+/// How early the policy lists a plugin that has a kernel for a part of a fused module.
+std::size_t best_of_parts(FastPathModule& fused, const Setting& s) {
+  std::size_t best = std::numeric_limits<std::size_t>::max();
+  if (s.policy == nullptr || s.policy->preference.empty()) return best;
+  for (FastPathModule* part : fused.covered()) {
+    for (const State::Answer& answer : ask(*part, s.device, s.dtype, s.passes, s.context)) {
+      if (answer.support) best = std::min(best, preference(s.policy, answer.plugin->info().id));
+    }
+  }
+  return best;
+}
+
 /// Decides one module for which fast is possible, and writes the result into it.
 Decision decide(const NamedFastModule& named, Setting& s, const std::optional<DeviceInfo>& device) {
   FastPathModule& module = *named.module;
@@ -300,12 +312,18 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
 
   const Reason speaks = device ? rule(s, *device) : Reason{ReasonCode::no_kernel, ""};
   const bool wanted = speaks.code == ReasonCode::forced_fast || speaks.code == ReasonCode::policy_fast;
+  const bool fused = !module.covered().empty();
+  const std::size_t best = fused ? best_of_parts(module, s) : std::numeric_limits<std::size_t>::max();
   bool placed = false;
   for (const Ranked& ranked : usable) {
     Candidate& candidate = decision.candidates[ranked.answer];
     candidate.verdict = Candidate::Verdict::not_chosen;
     if (!wanted) {
       candidate.reasons.push_back({speaks.code, speaks.text});
+      continue;
+    }
+    if (ranked.preference > best) {
+      candidate.reasons.push_back({ReasonCode::not_chosen, "another plugin comes first and has a kernel for a part"});
       continue;
     }
     if (placed) {
@@ -367,27 +385,57 @@ std::vector<Decision> refuse_all(const std::vector<NamedFastModule>& modules) {
 std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, UseFast use_fast,
                                  const AutoPolicy* policy, const Device& device, DType dtype, ProblemSize size,
                                  Passes passes, Context& context, Sizes& sizes) {
-  std::vector<Decision> decisions;
   for (const NamedFastModule& named : modules) named.module->state().active = nullptr;
   Setting setting{use_fast, policy, device, dtype, size, passes, context};
   const std::optional<DeviceInfo> info = find_device(context, device);
-  std::map<const FastPathModule*, std::string> parent;
-  for (const NamedFastModule& named : modules) {
-    if (const auto found = parent.find(named.module); found != parent.end()) {
-      decisions.push_back({named.name,
-                           named.module->op().id,
-                           "reference",
-                           {ReasonCode::covered_by_parent, fmt::format("{} does its work", found->second)},
-                           {}});
-      continue;
-    }
-    decisions.push_back(decide(named, setting, info));
-    if (named.module->fast_active()) {
-      for (const FastPathModule* child : named.module->covered()) parent.emplace(child, named.name);
+  // Who would do the work of a module, by index; all of them, where it is shared.
+  std::map<const FastPathModule*, std::vector<std::size_t>> parents;
+  std::vector<bool> fused(modules.size());
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    for (const FastPathModule* part : modules[i].module->covered()) {
+      parents[part].push_back(i);
+      fused[i] = true;
     }
   }
+  std::vector<std::optional<Decision>> decisions(modules.size());
+  const auto covered_by = [&](std::size_t i) -> std::string {
+    const auto found = parents.find(modules[i].module);
+    if (found == parents.end()) return {};
+    std::string names;
+    for (const std::size_t parent : found->second) {
+      const bool done = decisions[parent] &&
+                        (decisions[parent]->fast() || decisions[parent]->reason.code == ReasonCode::covered_by_parent);
+      if (!done) return {};
+      names += (names.empty() ? "" : ", ") + modules[parent].name;
+    }
+    return names;
+  };
+  for (const bool want_fused : {true, false}) {
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (fused[i] != want_fused) continue;
+      const NamedFastModule& named = modules[i];
+      if (const std::string names = covered_by(i); !names.empty()) {
+        decisions[i] = Decision{named.name,
+                                named.module->op().id,
+                                "reference",
+                                {ReasonCode::covered_by_parent, "its work is done by " + names},
+                                {}};
+      } else {
+        decisions[i] = decide(named, setting, info);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    if (!fused[i] || decisions[i]->reason.code != ReasonCode::no_kernel) continue;
+    const std::vector<FastPathModule*> parts = modules[i].module->covered();
+    if (std::any_of(parts.begin(), parts.end(), [](const FastPathModule* part) { return part->fast_active(); })) {
+      decisions[i]->reason = {ReasonCode::in_parts, "no fused kernel; its parts are decided one by one"};
+    }
+  }
+  std::vector<Decision> result;
+  for (std::optional<Decision>& decision : decisions) result.push_back(std::move(*decision));
   sizes = setting.sizes;
-  return decisions;
+  return result;
 }
 
 /// True if a kept selection is the one that would be made now.

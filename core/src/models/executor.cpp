@@ -91,6 +91,8 @@ void Executor::begin(const RunSettings& settings) {
   end();
   settings_ = settings;
   gradient_slots_ = program_.gradient_slots(settings.parameter_gradients);
+  done_.clear();
+  for (const Step& step : program_.steps()) done_.push_back(Program::is_done(step));
   parameter_gradients_.clear();
   // Small, and a replica is not told when they change.
   for (auto& [glue, kept] : glue_parameters_) kept.valid = false;
@@ -340,7 +342,7 @@ const OpGraph& Executor::graph_on(plugin::OpenDevice* device) {
 void Executor::forward() {
   for (std::size_t i = 0; i < program_.steps().size(); ++i) {
     // Under a tangent the way back asks of every step what it has seen on the way forward.
-    if (!program_.steps()[i].late || settings_.tangent) run_step(program_.steps()[i], i, false);
+    if (done_[i] && (!program_.steps()[i].late || settings_.tangent)) run_step(program_.steps()[i], i, false);
   }
 }
 
@@ -365,9 +367,9 @@ bool Executor::on_host(const Step& step) const { return step.op == nullptr || st
 void Executor::fetch_rest(std::size_t index) {
   const std::vector<Step>& steps = program_.steps();
   for (std::size_t i = 0; i <= index; ++i) {
-    const bool runs = std::any_of(steps[i].outputs.begin(), steps[i].outputs.end(), [&](SlotId id) {
-      return id != kAbsent && gradient_slots_[static_cast<std::size_t>(id)];
-    });
+    const bool runs = done_[i] && std::any_of(steps[i].outputs.begin(), steps[i].outputs.end(), [&](SlotId id) {
+                        return id != kAbsent && gradient_slots_[static_cast<std::size_t>(id)];
+                      });
     if (runs && !on_host(steps[i])) return;
   }
   for (std::size_t i = 0; i <= index; ++i) {
@@ -388,7 +390,7 @@ void Executor::backward() {
         std::any_of(step.inputs.begin(), step.inputs.end(),
                     [&](SlotId id) { return id != kAbsent && gradient_slots_[static_cast<std::size_t>(id)]; }) ||
         (settings_.parameter_gradients && !step.parameters.empty());
-    if (!wanted || std::none_of(step.outputs.begin(), step.outputs.end(), has_gradient)) continue;
+    if (!done_[i] || !wanted || std::none_of(step.outputs.begin(), step.outputs.end(), has_gradient)) continue;
     if (busy_ && on_host(step)) fetch_rest(i);
     run_step(step, i, true);
     // The gradient of what this step wrote has been used up.
@@ -615,13 +617,14 @@ void Executor::run_backward(const Step& step, plugin::OpenDevice* device, std::s
 }
 
 void Executor::add_parameter_targets(const Step& step, plugin::OpenDevice* device, bool along) {
-  const std::vector<ops::SchemaTensor> schema = step.op != nullptr ? step.op->schema() : step.glue->schema();
+  const std::vector<ops::SchemaTensor> schema =
+      step.op != nullptr ? std::vector<ops::SchemaTensor>() : step.glue->schema();
   for (std::size_t i = 0; i < step.parameters.size(); ++i) {
     put(grad_parameters_, i, kNone);
     put(grad_parameters_t_, i, kNone);
     if (step.parameters[i].empty()) continue;
-    const Module& module = step.op != nullptr ? static_cast<const Module&>(*step.op) : *step.glue->module();
-    const Shape& shape = module.parameter(schema[i].name).shape();
+    const Shape& shape = step.op != nullptr ? step.op->op_parameters(settings_.dtype)[i].shape()
+                                            : step.glue->module()->parameter(schema[i].name).shape();
     const auto fresh = [&] {
       return device != nullptr ? device_pool_.take(shape, settings_.dtype) : Tensor::empty(shape, settings_.dtype);
     };

@@ -147,6 +147,7 @@ class Executor {
   RunSettings settings_;
   std::vector<SlotBuffers> buffers_;
   std::vector<bool> gradient_slots_;
+  std::vector<bool> done_;                 // per step: is part of this evaluation, as the kernels were when it began
   std::vector<Tensor> saved_;              // per step
   std::vector<bool> forward_had_tangent_;  // per step: forward_tangent wrote what is saved
   BufferPool pool_, device_pool_;

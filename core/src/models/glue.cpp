@@ -6,6 +6,7 @@
 #include "ops/accumulator.hpp"
 #include "ops/activation.hpp"
 #include "ops/edge_geometry/edge_geometry.hpp"
+#include "ops/multiply_rows.hpp"
 
 namespace fastpath::models {
 
@@ -53,25 +54,12 @@ std::shared_ptr<Glue> node_embedding(Module& module, std::int64_t n_species, std
 
 std::shared_ptr<Glue> multiply_rows(std::int64_t width) {
   return make_glue([width]<class S>(Arguments<S>& a) {
-    const std::int64_t rows = a.rows(0);
     const S* x = a.input(0);
     const S* factor = a.input(1);
     if (!a.backward()) {
-      S* out = a.output(0);
-      for (std::int64_t i = 0; i < rows * width; ++i) out[i] = x[i] * factor[i / width];
-      return;
-    }
-    const S* grad = a.grad_output(0);
-    if (S* grad_x = a.grad_input(0)) {
-      for (std::int64_t i = 0; i < rows * width; ++i) grad_x[i] = grad[i] * factor[i / width];
-    }
-    if (S* grad_factor = a.grad_input(1)) {
-      for (std::int64_t row = 0; row < rows; ++row) {
-        Accumulator<S> total(0);
-        for (std::int64_t i = row * width; i < (row + 1) * width; ++i)
-          total += Accumulator<S>(grad[i]) * Accumulator<S>(x[i]);
-        grad_factor[row] = static_cast<S>(total);
-      }
+      ops::multiply_rows_forward(a.rows(0), width, x, factor, a.output(0));
+    } else {
+      ops::multiply_rows_backward(a.rows(0), width, x, factor, a.grad_output(0), a.grad_input(0), a.grad_input(1));
     }
   });
 }

@@ -14,6 +14,7 @@
 #include "ops/conv_tensor_product/module.hpp"
 #include "ops/edge_geometry/edge_geometry.hpp"
 #include "ops/irreps_linear/module.hpp"
+#include "ops/message_step/module.hpp"
 #include "ops/pair_zbl/module.hpp"
 #include "ops/pointwise/module.hpp"
 #include "ops/radial_basis/module.hpp"
@@ -52,6 +53,14 @@ std::shared_ptr<Module> container() { return std::make_shared<Module>(); }
 
 sdk::IrrepsLinearConfig linear(Irreps in, Irreps out, double scale = 1.0) {
   return {std::move(in), std::move(out), false, scale};
+}
+
+/// True if a density is made of the radial basis, which is then evaluated in any case.
+bool has_density(const MaceConfig& config) {
+  for (std::int64_t t = 0; t < config.num_interactions; ++t) {
+    if (interaction_kind(config.block(t)).density) return true;
+  }
+  return false;
 }
 
 /// K of a tensor U that a checkpoint lacks or has in another shape, as the weights beside it say.
@@ -172,9 +181,11 @@ void MaceModel::build_modules(const StateDict* state) {
   radial.p = c.polynomial_cutoff_p;
   radial.apply_cutoff = c.apply_cutoff;
   radial.transform = c.distance_transform;
-  register_child("radial_embedding", std::make_shared<ops::RadialBasisModule>(radial, c.atomic_numbers));
-  register_child("spherical_harmonics",
-                 std::make_shared<ops::SphericalHarmonicsModule>(sdk::SphericalHarmonicsConfig{.l_max = c.l_max}));
+  const auto basis_of_lengths = std::make_shared<ops::RadialBasisModule>(radial, c.atomic_numbers);
+  const auto harmonics =
+      std::make_shared<ops::SphericalHarmonicsModule>(sdk::SphericalHarmonicsConfig{.l_max = c.l_max});
+  register_child("radial_embedding", basis_of_lengths);
+  register_child("spherical_harmonics", harmonics);
   if (c.pair_repulsion) {
     register_child("pair_repulsion_fn", std::make_shared<ops::PairZblModule>(c.polynomial_cutoff_p, c.atomic_numbers));
   }
@@ -191,8 +202,6 @@ void MaceModel::build_modules(const StateDict* state) {
     const sdk::ConvTensorProductConfig& conv = c.convolutions[layer];
     const std::string name = std::to_string(t);
 
-    const auto block = container();
-    block->register_child("linear_up", std::make_shared<ops::IrrepsLinearModule>(linear(in, in)));
     sdk::RadialMlpConfig mlp;
     mlp.widths = {c.num_bessel};
     mlp.widths.insert(mlp.widths.end(), c.radial_mlp.begin(), c.radial_mlp.end());
@@ -201,8 +210,13 @@ void MaceModel::build_modules(const StateDict* state) {
       mlp.scales.push_back(1.0 / std::sqrt(static_cast<double>(mlp.widths[i])));
     }
     mlp.activation_constant = c.activation_constant;
-    block->register_child("conv_tp_weights", std::make_shared<ops::RadialMlpModule>(mlp));
-    block->register_child("conv_tp", std::make_shared<ops::ConvTensorProductModule>(conv));
+    const auto net = std::make_shared<ops::RadialMlpModule>(mlp);
+    const auto product_with_edges = std::make_shared<ops::ConvTensorProductModule>(conv);
+    const auto block = std::make_shared<ops::MessageStepModule>(
+        ops::MessageStepModule::Parts{harmonics, basis_of_lengths, net, product_with_edges}, has_density(c));
+    block->register_child("linear_up", std::make_shared<ops::IrrepsLinearModule>(linear(in, in)));
+    block->register_child("conv_tp_weights", net);
+    block->register_child("conv_tp", product_with_edges);
     const double scale = kind.density ? 1.0 : 1.0 / c.avg_num_neighbors[layer];
     block->register_child("linear", std::make_shared<ops::IrrepsLinearModule>(linear(conv.out, message, scale)));
     if (kind.density) {
@@ -303,9 +317,12 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
   auto made = std::make_unique<Runner>();
   Program& p = made->program;
 
-  const auto op_step = [&](const std::string& path, std::vector<SlotId> inputs, std::vector<SlotId> outputs) {
+  const auto op_step = [&](const std::string& path, std::vector<SlotId> inputs, std::vector<SlotId> outputs,
+                           std::vector<ops::OpModule*> replaced_by = {}) {
     Step step;
     step.name = path;
+    step.replaced_by = std::move(replaced_by);
+    step.fused = dynamic_cast<ops::MessageStepModule*>(&child(self, path)) != nullptr;
     step.op = dynamic_cast<ops::OpModule*>(&child(self, path));
     for (const ops::SchemaTensor& item : step.op->schema()) {
       step.parameters.push_back(item.trainable && !item.name.empty() ? path + "." + item.name : "");
@@ -333,9 +350,10 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
     p.add(std::move(step));
   };
   const auto glue_step = [&](const std::string& name, std::shared_ptr<Glue> glue, std::vector<SlotId> inputs,
-                             std::vector<SlotId> outputs) {
+                             std::vector<SlotId> outputs, std::vector<ops::OpModule*> replaced_by = {}) {
     Step step;
     step.name = name;
+    step.replaced_by = std::move(replaced_by);
     for (const ops::SchemaTensor& item : glue->schema()) step.parameters.push_back(name + "." + item.name);
     step.glue = std::move(glue);
     step.inputs = std::move(inputs);
@@ -357,11 +375,17 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
   const SlotId vectors = p.add_slot("rounded vectors", Rows::edges, {3});
   glue_step("round_vectors", sum(), {made->vectors}, {vectors});
   const std::int64_t sh_dim = std::int64_t{c.l_max + 1} * (c.l_max + 1);
+  // Where all steps of the layers are done by fused kernels, nobody needs what they share.
+  std::vector<ops::OpModule*> all_fused;
+  for (std::int64_t t = 0; t < c.num_interactions; ++t) {
+    all_fused.push_back(dynamic_cast<ops::OpModule*>(&child(self, fmt::format("interactions.{}", t))));
+  }
   const SlotId sh = p.add_slot("sh", Rows::edges, {sh_dim});
-  op_step("spherical_harmonics", {vectors}, {sh});
+  op_step("spherical_harmonics", {vectors}, {sh}, all_fused);
   const SlotId basis = p.add_slot("radial_basis", Rows::edges, {c.num_bessel});
   const SlotId envelope = c.apply_cutoff ? kAbsent : p.add_slot("envelope", Rows::edges, {});
-  op_step("radial_embedding", {lengths, made->species_nodes}, {basis, envelope});
+  op_step("radial_embedding", {lengths, made->species_nodes}, {basis, envelope},
+          has_density(c) ? std::vector<ops::OpModule*>() : all_fused);
 
   SlotId h = p.add_slot("node_embedding", Rows::nodes, {channels});
   glue_step("node_embedding", node_embedding(child(self, "node_embedding"), c.n_species(), channels),
@@ -412,15 +436,17 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
       p.add(std::move(step));
       up = with_ghosts;
     }
+    const std::vector<ops::OpModule*> fused{all_fused[layer]};
+    const SlotId messages = slot("messages", Rows::receivers, {conv.out.dim()});
+    op_step(block, {up, vectors, lengths, made->species_nodes}, {messages});
     SlotId weights = slot("weights", Rows::edges, {conv.weight_numel()});
-    op_step(block + ".conv_tp_weights", {basis}, {weights});
+    op_step(block + ".conv_tp_weights", {basis}, {weights}, fused);
     if (!c.apply_cutoff) {
       const SlotId cut = slot("weights with envelope", Rows::edges, {conv.weight_numel()});
-      glue_step(block + ".apply_cutoff", multiply_rows(conv.weight_numel()), {weights, envelope}, {cut});
+      glue_step(block + ".apply_cutoff", multiply_rows(conv.weight_numel()), {weights, envelope}, {cut}, fused);
       weights = cut;
     }
-    const SlotId messages = slot("messages", Rows::receivers, {conv.out.dim()});
-    op_step(block + ".conv_tp", {up, sh, weights}, {messages});
+    op_step(block + ".conv_tp", {up, sh, weights}, {messages}, fused);
     SlotId a = slot("linear", Rows::receivers, {message.dim()});
     op_step(block + ".linear", {messages}, {a});
     if (kind.density) {
@@ -498,7 +524,7 @@ std::unique_ptr<MaceModel::Runner> MaceModel::build_runner(bool exchange) const 
   readouts.push_back(std::move(total));
   for (Step& step : readouts) p.add(std::move(step));
   for (const Slot& slot : p.slots()) {
-    if (!slot.real || slot.wide || slot.n_readers < 2) continue;
+    if (!slot.real || slot.wide || slot.n_readers() < 2) continue;
     std::int64_t width = 1;
     for (const std::int64_t size : slot.trailing) width *= size;
     const std::string name = fmt::format("gradients.{}", width);
@@ -578,7 +604,10 @@ namespace {
 /// The decisions of an evaluation that was repeated without kernels because one of them gave way.
 Selection repeated_by_reference(Selection selection, const KernelGaveWay& failure) {
   for (Decision& decision : selection.decisions.edit()) {
-    if (!decision.fast() && decision.reason.code != ReasonCode::covered_by_parent) continue;
+    if (!decision.fast() && decision.reason.code != ReasonCode::covered_by_parent &&
+        decision.reason.code != ReasonCode::in_parts) {
+      continue;
+    }
     Reason reason = failure.reason;
     if (decision.module != failure.module) {
       reason = {ReasonCode::fallback, fmt::format("the evaluation was repeated by the reference because of {}: {}",

@@ -352,7 +352,10 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
     };
     for (const Decision& decision : selection.decisions) {
       if (is_small(decision)) continue;
-      if (decision.fast() || decision.reason.code == ReasonCode::covered_by_parent) continue;
+      if (decision.fast() || decision.reason.code == ReasonCode::covered_by_parent ||
+          decision.reason.code == ReasonCode::in_parts) {
+        continue;
+      }
       std::string line = fmt::format("{} ({}): {}", decision.module, decision.op, decision.reason.text);
       for (const Candidate& candidate : decision.candidates) {
         for (const Reason& reason : candidate.reasons) line += fmt::format("; {}: {}", candidate.plugin, reason.text);

@@ -19,8 +19,8 @@ void Program::add(Step step) {
   for (const SlotId id : step.inputs) {
     if (id == kAbsent) continue;
     Slot& slot = slots_[static_cast<std::size_t>(id)];
-    ++slot.n_readers;
     moves |= slot.from_positions;
+    ++(step.fused ? slot.n_fused_readers : slot.n_plain_readers);
   }
   for (const SlotId id : step.outputs) {
     if (id != kAbsent) slots_[static_cast<std::size_t>(id)].from_positions = moves;
@@ -43,10 +43,26 @@ std::vector<bool> Program::gradient_slots(bool parameters) const {
   return needed;
 }
 
+bool Program::is_done(const Step& step) {
+  if (step.fused) return step.op->fast_active();
+  return step.replaced_by.empty() || !std::all_of(step.replaced_by.begin(), step.replaced_by.end(),
+                                                  [](const ops::OpModule* op) { return op->fast_active(); });
+}
+
 std::uint64_t Program::bytes(std::int64_t n_edges, std::int64_t n_nodes, DType dtype, bool backward) const {
   std::uint64_t total = 0;
   const std::vector<bool> needed = gradient_slots(false);
+  std::vector<bool> used(slots_.size(), false);
+  for (const Step& step : steps_) {
+    if (!is_done(step)) continue;
+    for (const auto* list : {&step.inputs, &step.outputs}) {
+      for (const SlotId id : *list) {
+        if (id != kAbsent) used[static_cast<std::size_t>(id)] = true;
+      }
+    }
+  }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!used[i]) continue;
     const Slot& slot = slots_[i];
     std::int64_t elements = slot.rows == Rows::edges ? n_edges : n_nodes;
     for (const std::int64_t size : slot.trailing) elements *= size;

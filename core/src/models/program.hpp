@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,7 +30,10 @@ struct Slot {
   bool real = true;             ///< In the dtype of the evaluation; otherwise int32.
   bool wide = false;            ///< In float64 whatever the dtype of the evaluation; only glue reads and writes it.
   bool from_positions = false;  ///< Depends on the positions: has a tangent, and is on the way of forces.
-  int n_readers = 0;            ///< Steps that read it.
+  int n_plain_readers = 0;      ///< Steps that read it, without fused ones,
+  int n_fused_readers = 0;      ///< and those: a fused step and the steps that it stands for exclude each other.
+  /// Steps of one evaluation that read it, at most.
+  int n_readers() const { return std::max(n_plain_readers, n_fused_readers); }
 };
 
 /// What a step that is not an op does: glue, in reference code only. Follows the rules of OpCall.
@@ -54,6 +58,10 @@ struct Step {
   /// Glue that leads to the result alone and is linear: its gradient does not depend on its inputs, so that the way
   /// back begins without waiting for them.
   bool late = false;
+  /// Done only where a kernel does it: otherwise the steps that it stands for are.
+  bool fused = false;
+  /// Fused modules; if all of them run fast, this step is left out.
+  std::vector<ops::OpModule*> replaced_by;
 };
 
 class Program {
@@ -78,7 +86,10 @@ class Program {
   /// parameter.
   std::vector<bool> gradient_slots(bool parameters) const;
 
-  /// Bytes of all slots of an evaluation, gradients included if asked for.
+  /// True if a step is done with the kernels that are active now.
+  static bool is_done(const Step& step);
+
+  /// Bytes of all slots of an evaluation with the kernels that are active now, gradients included if asked for.
   std::uint64_t bytes(std::int64_t n_edges, std::int64_t n_nodes, DType dtype, bool backward) const;
 
  private:

@@ -12,6 +12,7 @@
 #include "fastpath/sdk/attributes.hpp"
 #include "ops/conv_tensor_product/module.hpp"
 #include "ops/irreps_linear/module.hpp"
+#include "ops/message_step/module.hpp"
 #include "ops/pointwise/module.hpp"
 #include "ops/radial_basis/covalent_radii.hpp"
 #include "ops/radial_basis/module.hpp"
@@ -24,7 +25,7 @@
 namespace fastpath::ops {
 namespace {
 
-std::unique_ptr<OpModule> radial_basis(const sdk::RadialBasisConfig& config) {
+std::unique_ptr<RadialBasisModule> make_radial_basis(const sdk::RadialBasisConfig& config) {
   const auto n_species = static_cast<std::int64_t>(config.species_radii.size());
   if (n_species >= kCovalentRadiiSize) {
     throw Error(ErrorCode::unsupported, fmt::format("radial_basis: {} species, at most {} have a place in its table",
@@ -43,6 +44,20 @@ std::unique_ptr<OpModule> radial_basis(const sdk::RadialBasisConfig& config) {
     std::copy(config.species_radii.begin(), config.species_radii.end(), table + 1);
   }
   module->touch();
+  return module;
+}
+
+std::unique_ptr<OpModule> radial_basis(const sdk::RadialBasisConfig& config) { return make_radial_basis(config); }
+
+std::unique_ptr<OpModule> message_step(const sdk::MessageStepConfig& config) {
+  MessageStepModule::Parts parts{std::make_shared<SphericalHarmonicsModule>(config.harmonics),
+                                 make_radial_basis(config.radial), std::make_shared<RadialMlpModule>(config.mlp),
+                                 std::make_shared<ConvTensorProductModule>(config.conv)};
+  auto module = std::make_unique<MessageStepModule>(parts);
+  module->register_child("spherical_harmonics", parts.harmonics);
+  module->register_child("radial_embedding", parts.radial);
+  module->register_child("conv_tp_weights", parts.net);
+  module->register_child("conv_tp", parts.conv);
   return module;
 }
 
@@ -137,6 +152,7 @@ std::unique_ptr<OpModule> make(const OpSpec& spec, const sdk::Attributes& attrib
   if (spec.id == sdk::SymmetricContractionConfig::kOp) {
     return made<sdk::SymmetricContractionConfig>(attributes, symmetric_contraction);
   }
+  if (spec.id == sdk::MessageStepConfig::kOp) return made<sdk::MessageStepConfig>(attributes, message_step);
   if (spec.id == sdk::RegroupChannelsConfig::kOp) {
     return made<sdk::RegroupChannelsConfig>(attributes, plain(std::type_identity<RegroupChannelsModule>{}));
   }
@@ -162,7 +178,9 @@ std::unique_ptr<OpModule> make_op_module(const OpSpec& spec) {
   }
   OpConfig made = module->op().config;
   // A module always states its frequencies; a configuration may leave them to the parameters.
-  if (!attributes.has("frequencies")) made.erase("frequencies");
+  for (const char* name : {"frequencies", "radial.frequencies"}) {
+    if (!attributes.has(name)) made.erase(name);
+  }
   if (!(sdk::Attributes(std::move(made)) == attributes)) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: the configuration has attributes or values beyond its schema", spec.id));

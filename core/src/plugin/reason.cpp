@@ -24,6 +24,7 @@ constexpr std::array kRows{
     Row{ReasonCode::unmeasured, "unmeasured", "true uses the kernel."},
     Row{ReasonCode::no_kernel, "no_kernel", "fastpath explain --verbose, fastpath list; install a plugin."},
     Row{ReasonCode::covered_by_parent, "covered_by_parent", "Nothing."},
+    Row{ReasonCode::in_parts, "in_parts", "Nothing; the candidates say why not in one piece."},
     Row{ReasonCode::no_fast_path, "no_fast_path", "Nothing."},
     Row{ReasonCode::deactivated, "deactivated", "The next select() or evaluation decides anew."},
     Row{ReasonCode::fallback, "fallback",

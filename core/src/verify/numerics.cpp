@@ -109,12 +109,14 @@ class Comparison {
 /// The reference of a radial basis always states its frequencies, so they are in the question too.
 OpSpec spec_of(const OpCase& op) {
   OpSpec spec{op.op, op.version, op.config.values()};
-  if (op.op == sdk::RadialBasisConfig::kOp && !op.config.has("frequencies")) {
+  const bool basis = op.op == sdk::RadialBasisConfig::kOp, step = op.op == sdk::MessageStepConfig::kOp;
+  const std::string prefix = step ? "radial." : "";
+  if ((basis || step) && !op.config.has(prefix + "frequencies")) {
     std::vector<double> frequencies;
-    for (std::int64_t n = 1; n <= op.config.integer("n_basis"); ++n) {
-      frequencies.push_back(static_cast<double>(n) * M_PI / op.config.real("r_max"));
+    for (std::int64_t n = 1; n <= op.config.integer(prefix + "n_basis"); ++n) {
+      frequencies.push_back(static_cast<double>(n) * M_PI / op.config.real(prefix + "r_max"));
     }
-    spec.config["frequencies"] = std::move(frequencies);
+    spec.config[prefix + "frequencies"] = std::move(frequencies);
   }
   return spec;
 }

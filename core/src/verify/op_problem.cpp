@@ -57,13 +57,11 @@ OpGraph make_graph(Random& random, const TrialShape& shape, std::int64_t n_speci
 double longest_sum(const OpSpec& spec, const TrialShape& shape) {
   const sdk::Attributes attributes(spec.config);
   const auto rows = static_cast<double>(shape.n_rows), edges = static_cast<double>(shape.n_edges);
-  if (spec.id == sdk::RadialMlpConfig::kOp) {
-    double most = rows;
-    for (const std::int64_t width : sdk::RadialMlpConfig::from(attributes).widths) {
-      most = std::max(most, static_cast<double>(width));
-    }
-    return most;
-  }
+  const auto net = [](const sdk::RadialMlpConfig& config, double terms) {
+    for (const std::int64_t width : config.widths) terms = std::max(terms, static_cast<double>(width));
+    return terms;
+  };
+  if (spec.id == sdk::RadialMlpConfig::kOp) return net(sdk::RadialMlpConfig::from(attributes), rows);
   if (spec.id == sdk::IrrepsLinearConfig::kOp) {
     const auto config = sdk::IrrepsLinearConfig::from(attributes);
     return std::max({rows, static_cast<double>(config.in.dim()), static_cast<double>(config.out.dim())});
@@ -72,8 +70,7 @@ double longest_sum(const OpSpec& spec, const TrialShape& shape) {
     const auto config = sdk::SpeciesLinearConfig::from(attributes);
     return std::max({rows, static_cast<double>(config.in.dim()), static_cast<double>(config.out.dim())});
   }
-  if (spec.id == sdk::ConvTensorProductConfig::kOp) {
-    const auto config = sdk::ConvTensorProductConfig::from(attributes);
+  const auto product = [&](const sdk::ConvTensorProductConfig& config) {
     std::map<std::size_t, double> into_out, from_in, from_edge;
     double most = 0;
     for (const auto& path : config.instructions) {
@@ -88,6 +85,11 @@ double longest_sum(const OpSpec& spec, const TrialShape& shape) {
       for (const auto& [block, terms] : *sums) most = std::max(most, terms);
     }
     return most;
+  };
+  if (spec.id == sdk::ConvTensorProductConfig::kOp) return product(sdk::ConvTensorProductConfig::from(attributes));
+  if (spec.id == sdk::MessageStepConfig::kOp) {
+    const auto config = sdk::MessageStepConfig::from(attributes);
+    return std::max(net(config.mlp, edges), product(config.conv));
   }
   if (spec.id == sdk::SymmetricContractionConfig::kOp) {
     const auto config = sdk::SymmetricContractionConfig::from(attributes);
@@ -152,13 +154,11 @@ Problem draw_problem(FastPathModule& module, DType dtype, const TrialShape& shap
   problem.terms = longest_sum(spec, shape);
   Random random(seed);
   std::int64_t n_species = 3;
-  double r_max = 0;
+  std::optional<sdk::RadialBasisConfig> radial;
   if (attributes.has("n_species")) n_species = attributes.integer("n_species");
-  if (spec.id == sdk::RadialBasisConfig::kOp) {
-    const auto config = sdk::RadialBasisConfig::from(attributes);
-    r_max = config.r_max;
-    if (!config.species_radii.empty()) n_species = static_cast<std::int64_t>(config.species_radii.size());
-  }
+  if (spec.id == sdk::RadialBasisConfig::kOp) radial = sdk::RadialBasisConfig::from(attributes);
+  if (spec.id == sdk::MessageStepConfig::kOp) radial = sdk::MessageStepConfig::from(attributes).radial;
+  if (radial && !radial->species_radii.empty()) n_species = static_cast<std::int64_t>(radial->species_radii.size());
   // Graphs have species by atomic number.
   problem.graph = make_graph(random, shape, std::min<std::int64_t>(n_species, 118));
   Side side;
@@ -177,12 +177,12 @@ Problem draw_problem(FastPathModule& module, DType dtype, const TrialShape& shap
     }
     Tensor values = normal(random, sizes, shape.scale);
     const auto elements = values.span<double>();
-    if (spec.id == sdk::RadialBasisConfig::kOp) {
-      for (double& length : elements) length = r_max * random.uniform(0.08, 0.99);
+    if (radial && argument.name == "lengths") {
+      for (double& length : elements) length = radial->r_max * random.uniform(0.08, 0.99);
       // A host's list may have edges beyond the cutoff: they contribute nothing.
-      if (elements.size() > 4) elements[3] = 1.02 * r_max;
+      if (elements.size() > 4) elements[3] = 1.02 * radial->r_max;
     }
-    if (spec.id == sdk::SphericalHarmonicsConfig::kOp) {
+    if (argument.name == "vectors") {
       for (std::size_t i = 0; i + 3 <= elements.size(); i += 3) {
         const double norm = std::hypot(elements[i], elements[i + 1], elements[i + 2]);
         const double length = shape.scale * random.uniform(0.5, 3.0);
@@ -207,11 +207,10 @@ Problem draw_problem(FastPathModule& module, DType dtype, const TrialShape& shap
     Tensor values = normal(random, problem.shape_of(argument), 1);
     if (spec.id == sdk::RadialBasisConfig::kOp) {
       // The same numbers as in the configuration: a kernel may read either.
-      const auto config = sdk::RadialBasisConfig::from(attributes);
       std::size_t n = 0;
       for (double& weight : values.span<double>()) {
-        const double plain = static_cast<double>(n + 1) * M_PI / r_max * (1 + 0.01 * weight);
-        weight = config.frequencies.empty() ? plain : config.frequencies[n];
+        const double plain = static_cast<double>(n + 1) * M_PI / radial->r_max * (1 + 0.01 * weight);
+        weight = radial->frequencies.empty() ? plain : radial->frequencies[n];
         ++n;
       }
     }

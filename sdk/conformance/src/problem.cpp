@@ -72,7 +72,9 @@ namespace {
 
 std::int64_t n_species_of(const OpCase& op) {
   if (op.config.has("n_species")) return op.config.integer("n_species");
-  if (op.config.has("species_radii")) return static_cast<std::int64_t>(op.config.reals("species_radii").size());
+  for (const char* name : {"species_radii", "radial.species_radii"}) {
+    if (op.config.has(name)) return static_cast<std::int64_t>(op.config.reals(name).size());
+  }
   return 0;
 }
 
@@ -110,10 +112,14 @@ Array Problem::make(const sdk::Argument& argument, Random& random) const {
     return array;
   }
   constexpr double kPi = 3.14159265358979323846;
+  double r_max = 0;
+  for (const char* name : {"r_max", "radial.r_max"}) {
+    if (op.config.has(name)) r_max = op.config.real(name);
+  }
   for (std::int64_t i = 0; i < n; ++i) {
     double value = normal(random);
-    if (argument.name == "lengths") value = uniform(random, 0.15, 0.9) * op.config.real("r_max");
-    if (argument.name == "bessel_weights") value = static_cast<double>(i + 1) * kPi / op.config.real("r_max");
+    if (argument.name == "lengths") value = uniform(random, 0.15, 0.9) * r_max;
+    if (argument.name == "bessel_weights") value = static_cast<double>(i + 1) * kPi / r_max;
     // A direction has a length: no component near zero in all three.
     if (argument.name == "vectors" && i % 3 == 0) value += value < 0 ? -0.5 : 0.5;
     array.set(i, value);

@@ -3,9 +3,11 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fastpath/sdk/attributes.hpp"
@@ -160,6 +162,29 @@ struct ConvTensorProductConfig {
   Attributes attributes() const;
   /// @throws ConfigError if a block index is out of range, multiplicities differ, or irreps cannot couple.
   static ConvTensorProductConfig from(const Attributes& attributes);
+  void check() const;
+  Signature signature() const;
+};
+
+/// A whole message step without weights or messages of edges, operators.md 2.2 to 2.4 and 2.7: spherical harmonics of
+/// the edge vectors, radial basis and radial net of the lengths (weights times the envelope unless the basis contains
+/// it), tensor product with the sender's features, sum by receiver. inputs: x [nodes, conv.in.dim()], vectors [E, 3]
+/// (not normalised; for the harmonics alone), lengths [E] (for the radial part alone: a host that knows them better
+/// than the rounded vectors do says so, and adds the two gradients), species [nodes] (int32, read only if there is a
+/// transform). parameters: bessel_weights [n_basis] (constant; see RadialBasisConfig), w0.. [widths[i], widths[i+1]].
+/// outputs: out [receivers, conv.out.dim()]. The reference is the four ops one after the other.
+struct MessageStepConfig {
+  static constexpr std::string_view kOp = "message_step";
+  static constexpr std::int32_t kVersion = 1;
+  SphericalHarmonicsConfig harmonics;
+  RadialBasisConfig radial;
+  RadialMlpConfig mlp;  ///< From radial.n_basis to conv.weight_numel().
+  ConvTensorProductConfig conv;
+
+  /// Attributes of the parts, each name with "harmonics.", "radial.", "mlp." or "conv." in front.
+  Attributes attributes() const;
+  /// @throws ConfigError if a part is malformed or the parts do not fit together.
+  static MessageStepConfig from(const Attributes& attributes);
   void check() const;
   Signature signature() const;
 };
@@ -558,6 +583,56 @@ inline Signature SymmetricContractionConfig::signature() const {
   return signature;
 }
 
+inline Attributes MessageStepConfig::attributes() const {
+  std::map<std::string, Attributes::Value> values;
+  const auto add = [&](const std::string& prefix, const Attributes& part) {
+    for (const auto& [name, value] : part.values()) values.emplace(prefix + name, value);
+  };
+  add("harmonics.", harmonics.attributes());
+  add("radial.", radial.attributes());
+  add("mlp.", mlp.attributes());
+  add("conv.", conv.attributes());
+  return Attributes(std::move(values));
+}
+inline MessageStepConfig MessageStepConfig::from(const Attributes& attributes) {
+  const auto part = [&](std::string_view prefix) {
+    std::map<std::string, Attributes::Value> values;
+    for (const auto& [name, value] : attributes.values()) {
+      if (name.starts_with(prefix)) values.emplace(name.substr(prefix.size()), value);
+    }
+    return Attributes(std::move(values));
+  };
+  MessageStepConfig config{SphericalHarmonicsConfig::from(part("harmonics.")), RadialBasisConfig::from(part("radial.")),
+                           RadialMlpConfig::from(part("mlp.")), ConvTensorProductConfig::from(part("conv."))};
+  config.check();
+  return config;
+}
+inline void MessageStepConfig::check() const {
+  const auto agree = [](const char* what, std::int64_t found, const char* with, std::int64_t expected) {
+    detail::require(found == expected, "message_step: " + std::string(what) + " is " + std::to_string(found) + ", " +
+                                           with + " is " + std::to_string(expected));
+  };
+  conv.check();
+  agree("the dimension of the harmonics", harmonics.dim(), "that of conv.edge", conv.edge.dim());
+  agree("the input width of the net", mlp.widths.front(), "n_basis", radial.n_basis);
+  agree("the output width of the net", mlp.widths.back(), "the number of weights of an edge", conv.weight_numel());
+}
+inline Signature MessageStepConfig::signature() const {
+  Signature signature{{{.name = "x", .axis = Axis::nodes, .trailing = {conv.in.dim()}},
+                       {.name = "vectors", .axis = Axis::edges, .trailing = {3}},
+                       {.name = "lengths", .axis = Axis::edges},
+                       {.name = "species",
+                        .axis = Axis::nodes,
+                        .real = false,
+                        .differentiable = false,
+                        .optional = radial.transform == DistanceTransform::none}},
+                      {{.name = "bessel_weights", .trailing = {radial.n_basis}, .differentiable = false}},
+                      {{.name = "out", .axis = Axis::receivers, .trailing = {conv.out.dim()}}},
+                      true};
+  for (const Argument& weight : mlp.signature().parameters) signature.parameters.push_back(weight);
+  return signature;
+}
+
 inline Attributes RegroupChannelsConfig::attributes() const {
   Attributes a;
   a.set("channels", Attributes::Integers{channels}).set("l_max", Attributes::Integers{l_max});
@@ -612,6 +687,7 @@ inline std::optional<Signature> signature_of(std::string_view op, std::int32_t v
   if (op == IrrepsLinearConfig::kOp) return IrrepsLinearConfig::from(attributes).signature();
   if (op == SpeciesLinearConfig::kOp) return SpeciesLinearConfig::from(attributes).signature();
   if (op == ConvTensorProductConfig::kOp) return ConvTensorProductConfig::from(attributes).signature();
+  if (op == MessageStepConfig::kOp) return MessageStepConfig::from(attributes).signature();
   if (op == SymmetricContractionConfig::kOp) return SymmetricContractionConfig::from(attributes).signature();
   if (op == RegroupChannelsConfig::kOp) return RegroupChannelsConfig::from(attributes).signature();
   if (op == SumConfig::kOp) return SumConfig::from(attributes).signature();

@@ -32,6 +32,7 @@ inline const std::vector<std::string>& known_ops() {
                                             std::string(sdk::SpeciesLinearConfig::kOp),
                                             std::string(sdk::ConvTensorProductConfig::kOp),
                                             std::string(sdk::SymmetricContractionConfig::kOp),
+                                            std::string(sdk::MessageStepConfig::kOp),
                                             std::string(sdk::RegroupChannelsConfig::kOp),
                                             std::string(sdk::SumConfig::kOp),
                                             std::string(sdk::ScaledSiluConfig::kOp)};
@@ -125,6 +126,21 @@ inline OpCase conv(const std::string& in_text, const std::string& edge_text, int
                    std::max({config.in.l_max(), config.edge.l_max(), config.out.l_max()}));
 }
 
+/// A message step: `basis` and `conv` as above, and a net of these hidden widths between them. The edge irreps of
+/// `conv` are those of the harmonics up to `l_edge`.
+inline OpCase step(const OpCase& basis, const std::vector<std::int64_t>& hidden, const OpCase& conv, int l_edge) {
+  sdk::MessageStepConfig config;
+  config.harmonics.l_max = l_edge;
+  config.radial = sdk::RadialBasisConfig::from(basis.config);
+  config.conv = sdk::ConvTensorProductConfig::from(conv.config);
+  std::vector<std::int64_t> widths{config.radial.n_basis};
+  widths.insert(widths.end(), hidden.begin(), hidden.end());
+  widths.push_back(config.conv.weight_numel());
+  const OpCase net = mlp(widths);
+  config.mlp = sdk::RadialMlpConfig::from(net.config);
+  return make_case(config, basis.label + ", " + net.label + ", " + conv.label, conv.degree);
+}
+
 inline OpCase contraction(std::int64_t channels, int l_max, int correlation, const std::vector<int>& targets,
                           std::int64_t n_species, std::int64_t n_paths = 2) {
   sdk::SymmetricContractionConfig config;
@@ -187,6 +203,9 @@ inline OpCase small_case(const std::string& op) {
   if (op == sdk::IrrepsLinearConfig::kOp) return linear("3x0e+2x1o", "2x0e+3x1o");
   if (op == sdk::SpeciesLinearConfig::kOp) return by_species("3x0e+2x1o", "2x0e+3x1o", 3);
   if (op == sdk::ConvTensorProductConfig::kOp) return conv("3x0e+3x1o", "1x0e+1x1o", 1, false);
+  if (op == sdk::MessageStepConfig::kOp) {
+    return step(basis(5, 4.0, 5, true, sdk::DistanceTransform::none), {7}, conv("3x0e+3x1o", "1x0e+1x1o", 1, false), 1);
+  }
   if (op == sdk::RegroupChannelsConfig::kOp) return regrouping(3, 2);
   if (op == sdk::SumConfig::kOp) return summing(3, 5);
   if (op == sdk::ScaledSiluConfig::kOp) return activation(5, 1.6791767923989418);
@@ -202,6 +221,9 @@ inline OpCase case_of_degree(const std::string& op, int l) {
   if (op == sdk::SpeciesLinearConfig::kOp) return by_species("2x" + block, "3x" + block, 2);
   if (op == sdk::ConvTensorProductConfig::kOp) return conv("1x0e", "1x" + block, l, false);
   if (op == sdk::SymmetricContractionConfig::kOp) return contraction(1, l, 1, {l}, 1);
+  if (op == sdk::MessageStepConfig::kOp) {
+    return step(basis(3, 4.0, 5, true, sdk::DistanceTransform::none), {4}, conv("1x0e", edge_irreps(l), l, false), l);
+  }
   if (op == sdk::RegroupChannelsConfig::kOp) return regrouping(2, l);
   return small_case(op);
 }
@@ -247,6 +269,16 @@ inline std::vector<OpCase> corner_cases(const std::string& op) {
             conv("2x0e+2x0o+3x1e+3x1o", "1x0e+1x1o+1x2e", 2, true),
             conv("2x3o", edge_irreps(3), 3, false)};
   }
+  if (op == sdk::MessageStepConfig::kOp) {
+    return {
+        step(basis(1, 4.0, 2, true, DistanceTransform::none), {}, conv("1x0e", "1x0e", 0, false), 0),
+        step(basis(8, 5.0, 5, true, DistanceTransform::none), {64, 64, 64}, conv("5x0e", edge_irreps(3), 3, false), 3),
+        step(basis(8, 5.0, 6, false, DistanceTransform::none), {16}, conv("8x0e+8x1o", edge_irreps(3), 3, false), 3),
+        step(basis(8, 5.0, 5, true, DistanceTransform::agnesi), {9, 7}, conv("3x0e+3x1o+3x2e", edge_irreps(2), 2, true),
+             2),
+        step(basis(3, 5.0, 6, false, DistanceTransform::soft), {33}, conv("2x0e+5x1o+1x2e", edge_irreps(2), 2, false),
+             2)};
+  }
   if (op == sdk::RegroupChannelsConfig::kOp) return {regrouping(1, 0), regrouping(1, 3), regrouping(33, 1)};
   if (op == sdk::SumConfig::kOp) return {summing(1, 1), summing(2, 7), summing(5, 129)};
   if (op == sdk::ScaledSiluConfig::kOp) return {activation(1, 1.0), activation(67, -0.5)};
@@ -287,6 +319,16 @@ inline OpCase random_case(const std::string& op, std::mt19937_64& random, int l_
     const int l_edge = static_cast<int>(between(random, 0, std::min(degree, 3)));
     return conv(irreps(random, std::min(degree, 2), coin(), coin(), 9), edge_irreps(l_edge),
                 static_cast<int>(between(random, 1, std::max(1, std::min(degree, 3)))), coin());
+  }
+  if (op == sdk::MessageStepConfig::kOp) {
+    const OpCase radial = random_case(std::string(sdk::RadialBasisConfig::kOp), random, l_max);
+    const int l_edge = static_cast<int>(between(random, 0, std::min(degree, 3)));
+    std::vector<std::int64_t> hidden;
+    for (std::int64_t n = between(random, 0, 3); n > 0; --n) hidden.push_back(between(random, 1, 40));
+    return step(radial, hidden,
+                conv(irreps(random, std::min(degree, 2), coin(), coin(), 9), edge_irreps(l_edge),
+                     static_cast<int>(between(random, 1, std::max(1, std::min(degree, 3)))), coin()),
+                l_edge);
   }
   if (op == sdk::RegroupChannelsConfig::kOp) {
     return regrouping(between(random, 1, 40), static_cast<int>(between(random, 0, degree)));
