@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/species.hpp"
 #include "kernel.hpp"
 #include "matrix.hpp"
 
@@ -229,25 +230,6 @@ class BlockLinear {
   std::vector<std::vector<T>> weights_, transposed_;  // per path [n_species], with its factor
 };
 
-/// Counts rows by species and lists them in that order. @throws InvalidArgument naming a species out of range.
-/// @param order  Out: [n]. @param begin  Out: [n_species + 1]. @param next  [n_species], for the function's own use.
-inline void group_by_species(std::int64_t n, std::int64_t n_species, const std::int32_t* species, std::int64_t* order,
-                             std::int64_t* begin, std::int64_t* next) {
-  std::fill_n(begin, n_species + 1, std::int64_t{0});
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (species[i] < 0 || species[i] >= n_species) {
-      throw sdk::InvalidArgument("species " + std::to_string(species[i]) + " of row " + std::to_string(i) +
-                                 ", expected 0.." + std::to_string(n_species - 1));
-    }
-    ++begin[species[i] + 1];
-  }
-  for (std::int64_t z = 0; z < n_species; ++z) begin[z + 1] += begin[z];
-  std::copy_n(begin, n_species, next);
-  for (std::int64_t i = 0; i < n; ++i) order[next[species[i]]++] = i;
-}
-
-inline void check_degrees(const sdk::Irreps& in, const sdk::Irreps& out, sdk::KernelAnswer& answer) {
-  check_degree("degree of irreps", std::max(in.l_max(), out.l_max()), answer);
-}
+using fastpath_cpu::group_by_species;
 
 }  // namespace cpu_ref

@@ -1,60 +1,15 @@
-#include <array>
-
-#include "fastpath/sdk/plugin.hpp"
+#include "cpu/plugin.hpp"
 #include "kernel.hpp"
 
 namespace cpu_ref {
 namespace {
 
-constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
-constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
-
-std::array<Op, 10> all_ops() {
-  return {spherical_harmonics(), radial_basis(),          radial_mlp(),       irreps_linear(), species_linear(),
-          conv_tensor_product(), symmetric_contraction(), regroup_channels(), sum(),           scaled_silu()};
-}
-
-class CpuRef final : public sdk::Plugin {
+class CpuRef final : public fastpath_cpu::CpuPlugin {
  public:
-  std::vector<sdk::DeviceDescription> devices() override {
-    sdk::DeviceDescription cpu;  // the host knows the rest of it
-    cpu.type = FP_DEVICE_CPU;
-    cpu.dtypes = kDTypes;
-    return {cpu};
-  }
-
-  std::vector<sdk::OpDescription> ops() override {
-    std::vector<sdk::OpDescription> result;
-    for (const Op& op : all_ops()) {
-      result.push_back({std::string(op.id), op.version, FP_DEVICE_CPU, kDTypes, kPasses});
-    }
-    return result;
-  }
-
-  void query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) override {
-    if (query.device.type != FP_DEVICE_CPU) {
-      answer.blocked(sdk::Reason::device, "device type " + std::to_string(query.device.type) + ", only the CPU");
-    }
-    if (!(query.dtype == sdk::kFloat32) && !(query.dtype == sdk::kFloat64)) {
-      answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
-    }
-    if ((query.passes & ~kPasses) != 0) answer.blocked(sdk::Reason::pass, "tangent passes, only forward and backward");
-    answer.flags = FP_KERNEL_DETERMINISTIC | FP_KERNEL_THREAD_SAFE;
-    for (const Op& op : all_ops()) {
-      if (op.id != query.op) continue;
-      if (op.version == query.op_version) return op.check(query.config, answer);
-      return answer.blocked(sdk::Reason::op_version, "version " + std::to_string(query.op_version) + " of " + query.op +
-                                                         ", only " + std::to_string(op.version));
-    }
-    answer.blocked(sdk::Reason::op, "op '" + query.op + "' is not known here");
-  }
-
-  std::unique_ptr<sdk::Kernel> create(const sdk::KernelQuery& query, sdk::Device&) override {
-    for (const Op& op : all_ops()) {
-      if (op.id == query.op) return op.create(query.config, query.dtype);
-    }
-    return nullptr;
-  }
+  CpuRef()
+      : CpuPlugin({spherical_harmonics(), radial_basis(), radial_mlp(), irreps_linear(), species_linear(),
+                   conv_tensor_product(), symmetric_contraction(), regroup_channels(), sum(), scaled_silu()},
+                  0) {}
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "parallel.hpp"
+#include "cpu/parallel.hpp"
 
 #ifdef FASTPATH_PARALLEL_STD_THREAD
 #include <exception>
@@ -11,7 +11,7 @@
 #include <tbb/task_arena.h>
 #endif
 
-namespace cpu_ref {
+namespace fastpath_cpu {
 
 #ifdef FASTPATH_PARALLEL_STD_THREAD
 
@@ -72,4 +72,4 @@ void Workers::run_parallel(int threads, std::int64_t n, void (*call)(const void*
 
 #endif
 
-}  // namespace cpu_ref
+}  // namespace fastpath_cpu

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace cpu_ref {
+namespace fastpath_cpu {
 
 /// Cuts 0..n-1 into at most `most` ranges of at least `least` items. The cut depends on nothing else, so what is summed
 /// per range and then in range order has the same bits for any number of threads.
@@ -44,4 +44,4 @@ class Workers {
   std::atomic<Arena*> arenas_{nullptr};  // one per number of threads that was asked for
 };
 
-}  // namespace cpu_ref
+}  // namespace fastpath_cpu
