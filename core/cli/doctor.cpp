@@ -32,6 +32,7 @@ const std::vector<std::string> kVariables{
     "FASTPATH_ALLOW_LIST",
     "FASTPATH_CACHE_DIR",
     "FASTPATH_CHECK_OWNER",
+    "FASTPATH_CPU_SIMD_TARGET",
     "FASTPATH_HUB",
     "FASTPATH_PLUGIN_ONLY_PATH",
     "FASTPATH_PLUGIN_PATH",

@@ -79,6 +79,7 @@ class Verify(ProgramTest):
         self.fail_with("invalid_argument", "verify", "--model", MODEL, "--only", "x", naming=["--only"])
 
     def testAModelIsComparedWithItsReferenceAndItsPhysics(self):
+        self.use_plugins("cpu_ref")
         for dtype in ("float64", "float32"):
             result = self.succeed("verify", "--model", MODEL, "--dtype", dtype, "--quick", "--json").json
             self.assertTrue(result["passed"])

@@ -31,7 +31,8 @@ class Fast : public testing::TestWithParam<const char*> {
   }
   ~Fast() override { set_warning_handler({}); }
   static Context& context() {
-    static Context instance({.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false}});
+    static Context instance(
+        {.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false, .enable = {"cpu_ref"}}});
     return instance;
   }
   static Model& model() {

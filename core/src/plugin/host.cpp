@@ -44,6 +44,16 @@ std::string_view view(const char* text, std::uint64_t size) noexcept {
   return text == nullptr ? std::string_view() : std::string_view(text, static_cast<std::size_t>(size));
 }
 
+/// What the environment says where the host set nothing; null if that is nothing. Read once.
+const std::string* from_environment(std::string_view key) {
+  if (key != "cpu_simd.target") return nullptr;
+  static const std::string target = [] {
+    const char* const text = ::secure_getenv("FASTPATH_CPU_SIMD_TARGET");  // null in a process with elevated rights
+    return std::string(text == nullptr ? "" : text);
+  }();
+  return target.empty() ? nullptr : &target;
+}
+
 extern "C" {
 
 void host_log(void*, std::int32_t level, const char* text, std::uint64_t size) {
@@ -78,11 +88,13 @@ std::int32_t host_thread_budget(void*) { return thread_budget(); }
 std::int32_t host_lookup(void*, const char* key, std::uint64_t key_size, const char** value,
                          std::uint64_t* value_size) {
   if (key == nullptr || value == nullptr || value_size == nullptr) return 0;
+  const std::string_view name = view(key, key_size);
   const std::lock_guard lock(state().mutex);
-  const auto found = state().configuration.find(view(key, key_size));
-  if (found == state().configuration.end()) return 0;
-  *value = found->second->data();
-  *value_size = found->second->size();
+  const auto found = state().configuration.find(name);
+  const std::string* text = found == state().configuration.end() ? from_environment(name) : found->second;
+  if (text == nullptr) return 0;
+  *value = text->data();
+  *value_size = text->size();
   return 1;
 }
 

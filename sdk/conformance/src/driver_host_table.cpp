@@ -27,6 +27,10 @@ HostTable::HostTable(Trial& trial, const Dialect& dialect) : dialect_(dialect), 
   static auto* const kept = new std::vector<std::shared_ptr<State>>;
   state_ = std::make_shared<State>(trial);
   kept->push_back(state_);
+  // As the library's host does, so that a plugin can be tried with each instruction set.
+  if (const char* const target = ::secure_getenv("FASTPATH_CPU_SIMD_TARGET"); target != nullptr && *target != '\0') {
+    state_->settings.emplace("cpu_simd.target", target);
+  }
   fp_host host = sdk::abi_struct<fp_host>();
   host.abi_min = dialect.abi_min;
   host.abi_max = dialect.abi_max;

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "cpu/kernel.hpp"
+#include "target.hpp"
+
+/// The ops of this plugin, a file each.
+namespace cpu_simd {
+
+namespace sdk = fastpath::sdk;
+using fastpath_cpu::check_degree;
+using fastpath_cpu::check_degrees;
+using fastpath_cpu::Chunks;
+using fastpath_cpu::CpuKernel;
+using fastpath_cpu::create;
+using fastpath_cpu::Op;
+using fastpath_cpu::Workers;
+
+Op spherical_harmonics();
+
+}  // namespace cpu_simd
