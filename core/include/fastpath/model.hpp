@@ -105,6 +105,8 @@ class FASTPATH_EXPORT Model : public Module {
 
   /// The selection an evaluation of this size would make; also written into the modules.
   Selection explain(ProblemSize size, const EvaluateOptions& options = {});
+  /// Memory of an evaluation, with the kernels that explain() would choose: fused ones need no arrays over edges.
+  /// Without what kernels take for themselves. @throws as explain().
   MemoryEstimate memory_estimate(const Structure& structure, const EvaluateOptions& options = {}) const;
   MemoryEstimate memory_estimate(ProblemSize size, const EvaluateOptions& options = {}) const;
 
@@ -117,7 +119,10 @@ class FASTPATH_EXPORT Model : public Module {
  protected:
   Model();
   virtual EvaluationResult run(const Graph& graph, const EvaluateOptions& options) = 0;
+  /// With the kernels that are chosen now.
   virtual MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const = 0;
+  /// @throws Error(out_of_memory) with both numbers if that is more than the options, or the machine, allow.
+  void require_memory(ProblemSize size, const EvaluateOptions& options) const;
   /// fast_modules(*this), kept until a module gets a child.
   const std::vector<NamedFastModule>& fast_list();
   /// Ops between the modules, without parameters, that a device other than the CPU may take over too, so that features

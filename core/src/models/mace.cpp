@@ -654,6 +654,7 @@ EvaluationResult MaceModel::run(const Graph& graph, const EvaluateOptions& optio
     lease.clear();
     result.selection = explain({graph.n_edges(), n_nodes}, options);
   } while (!hold_plugins(fast_list(), lease) || !hold_plugins(small_ops(), lease));
+  require_memory({graph.n_edges(), n_nodes}, options);
   for (const NamedFastModule& named : fast_list()) (void)named.module->op_parameters(options.dtype);
   result.seconds_first_use = seconds_since(first_use);
 

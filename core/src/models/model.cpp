@@ -372,26 +372,29 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
 }
 
 MemoryEstimate Model::memory_estimate(ProblemSize size, const EvaluateOptions& options) const {
+  // Selecting changes nothing that can be observed but which kernels the next evaluation of this size has anyway.
+  (void)const_cast<Model*>(this)->explain(size, options);
   return estimate(size, options);
 }
 
 MemoryEstimate Model::memory_estimate(const Structure& structure, const EvaluateOptions& options) const {
   const Graph graph = Graph::from_structure(structure, r_max());
-  return estimate({graph.n_edges(), graph.n_nodes()}, options);
+  return memory_estimate({graph.n_edges(), graph.n_nodes()}, options);
+}
+
+void Model::require_memory(ProblemSize size, const EvaluateOptions& options) const {
+  const std::uint64_t limit = options.memory_limit > 0 ? options.memory_limit : physical_memory();
+  if (limit == 0) return;
+  const MemoryEstimate need = estimate(size, options);
+  if (need.workspace_bytes <= limit) return;
+  throw Error(ErrorCode::out_of_memory,
+              fmt::format("{} atoms with {} edges need {} MiB, at most {} MiB are there", size.n_nodes, size.n_edges,
+                          need.workspace_bytes >> 20, limit >> 20));
 }
 
 EvaluationResult Model::evaluate(const Graph& graph, const EvaluateOptions& options) {
   EvaluateOptions used = options;
   used.require_fast = options.require_fast || strict_environment();
-  const std::uint64_t limit = options.memory_limit > 0 ? options.memory_limit : physical_memory();
-  if (limit > 0) {
-    const MemoryEstimate need = estimate({graph.n_edges(), graph.n_nodes()}, used);
-    if (need.workspace_bytes > limit) {
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("{} atoms with {} edges need {} MiB, at most {} MiB are there", graph.n_nodes(),
-                              graph.n_edges(), need.workspace_bytes >> 20, limit >> 20));
-    }
-  }
   EvaluationResult result = run(graph, used);
   if (!std::isfinite(result.energy)) {
     require_finite(result.node_energies, "energy");
