@@ -1,14 +1,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/radial.hpp"
 #include "kernel.hpp"
 
 namespace cpu_ref {
 namespace {
 
-struct ValueAndSlope {
-  double value, slope;
-};
+using fastpath_cpu::EdgeRadii;
+using fastpath_cpu::envelope;
+using fastpath_cpu::radial_argument;
+using fastpath_cpu::ValueAndSlope;
 
 /// sin(t) / t and its derivative; below 1 by their series, which does not cancel.
 ValueAndSlope sinc(double t) {
@@ -23,19 +25,6 @@ ValueAndSlope sinc(double t) {
     value += term;
   }
   return {value, slope};
-}
-
-/// 1 - (p+1)(p+2)/2 u^p + p(p+2) u^(p+1) - p(p+1)/2 u^(p+2), u = r / r_max, in the form (1-u)^3 q(u), which keeps its
-/// digits near r_max; 0 from there on.
-ValueAndSlope envelope(double r, double r_max, int p) {
-  if (!(r < r_max)) return {r == r ? 0.0 : r, r == r ? 0.0 : r};
-  const double u = r / r_max, rest = (r_max - r) / r_max;
-  double q = 0.0, power = 1.0;  // power: u^k
-  for (int k = 0; k < p; ++k) {
-    q += 0.5 * (k + 1) * (k + 2) * power;
-    if (k < p - 1) power *= u;
-  }
-  return {rest * rest * rest * q, -0.5 * p * (p + 1) * (p + 2) / r_max * power * rest * rest};
 }
 
 /// Computed in double for float too: sin(w r) would lose what w r has before the point.
@@ -58,51 +47,22 @@ class RadialBasis final : public CpuKernel<T> {
     }
   }
 
-  /// Covalent radii of both ends of an edge, or nothing without a transform.
-  struct Radii {
-    const std::int32_t *sender = nullptr, *receiver = nullptr, *species = nullptr;
-  };
-  Radii radii(const sdk::Run& run) const {
+  EdgeRadii radii(const sdk::Run& run) const {
     if (config_.transform == sdk::DistanceTransform::none) return {};
-    const sdk::HostGraph graph = run.graph.value().host();
-    const Radii result{graph.sender, graph.receiver, this->read_indices(run.inputs, 1)};
-    const auto n_species = static_cast<std::int32_t>(config_.species_radii.size());
-    for (std::int64_t n = 0; n < graph.n_nodes; ++n) {
-      if (result.species[n] < 0 || result.species[n] >= n_species) {
-        throw sdk::InvalidArgument("species " + std::to_string(result.species[n]) + " of node " + std::to_string(n) +
-                                   ", expected 0.." + std::to_string(n_species - 1));
-      }
-    }
-    return result;
-  }
-
-  /// What the basis functions take as their argument.
-  ValueAndSlope argument(double r, const Radii& nodes, std::int64_t e) const {
-    if (config_.transform == sdk::DistanceTransform::none) return {r, 1.0};
-    const double sum =
-        config_.species_radii[nodes.species[nodes.sender[e]]] + config_.species_radii[nodes.species[nodes.receiver[e]]];
-    if (config_.transform == sdk::DistanceTransform::agnesi) {
-      // x = 1 / (1 + s), s = a y^q / (1 + y^(q-p)) = a y^p / (1 + y^(p-q)), which is defined at y = 0.
-      const double q = config_.q_exponent, p = config_.p_exponent, y = 2.0 * r / sum, t = std::pow(y, p - q);
-      const double x = 1.0 / (1.0 + config_.a * std::pow(y, p) / (1.0 + t));
-      const double slope = config_.a * std::pow(y, p - 1.0) * (p + q * t) / ((1.0 + t) * (1.0 + t));
-      return {x, -x * x * slope * 2.0 / sum};
-    }
-    const double p0 = 0.75 * sum, p1 = 4.0 / 3.0 * sum, alpha = config_.alpha / (p1 - p0);
-    const double th = std::tanh(alpha * (r - 0.5 * (p0 + p1))), half = 0.5 * (1.0 + th);
-    return {p0 + (r - p0) * half, half + (r - p0) * 0.5 * alpha * (1.0 - th * th)};
+    return {config_, run.graph.value().host(), this->read_indices(run.inputs, 1)};
   }
 
   void forward(const sdk::Run& run, sdk::Scratch&) override {
     const T* lengths = this->read(run.inputs, 0);
     T* embedding = this->write(run.outputs, 0);
     T* envelopes = this->write(run.outputs, 1);
-    const Radii nodes = radii(run);
+    const EdgeRadii nodes = radii(run);
     const Chunks chunks = this->chunks(run.inputs[0].size(0));
     this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
       for (std::int64_t e = chunks.begin(chunk); e < chunks.end(chunk); ++e) {
         const double r = lengths[e], f = envelope(r, config_.r_max, config_.p).value;
-        const double x = argument(r, nodes, e).value, factor = config_.prefactor * (config_.apply_cutoff ? f : 1.0);
+        const double x = radial_argument(config_, r, nodes, e).value,
+                     factor = config_.prefactor * (config_.apply_cutoff ? f : 1.0);
         if (envelopes != nullptr) envelopes[e] = static_cast<T>(f);
         for (std::int64_t n = 0; n < config_.n_basis; ++n) {
           embedding[e * config_.n_basis + n] = static_cast<T>(factor * weights_[n] * sinc(weights_[n] * x).value);
@@ -117,7 +77,7 @@ class RadialBasis final : public CpuKernel<T> {
     const T* grad_envelope = this->read(run.grad_outputs, 1);
     T* grad_lengths = this->write(run.grad_inputs, 0);
     T* grad_weights = this->write(run.grad_parameters, 0);
-    const Radii nodes = radii(run);
+    const EdgeRadii nodes = radii(run);
     const Chunks chunks = this->chunks(run.inputs[0].size(0));
     double* partial = scratch.take<double>(chunks.count * config_.n_basis);
     this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
@@ -125,7 +85,7 @@ class RadialBasis final : public CpuKernel<T> {
       std::fill_n(sums, config_.n_basis, 0.0);
       for (std::int64_t e = chunks.begin(chunk); e < chunks.end(chunk); ++e) {
         const double r = lengths[e];
-        const ValueAndSlope f = envelope(r, config_.r_max, config_.p), x = argument(r, nodes, e);
+        const ValueAndSlope f = envelope(r, config_.r_max, config_.p), x = radial_argument(config_, r, nodes, e);
         const double cut = config_.apply_cutoff ? f.value : 1.0;
         double grad_x = 0.0, grad_f = grad_envelope != nullptr ? grad_envelope[e] : 0.0;
         for (std::int64_t n = 0; n < config_.n_basis; ++n) {

@@ -15,6 +15,7 @@ using fastpath_cpu::create;
 using fastpath_cpu::Op;
 using fastpath_cpu::Workers;
 
+Op conv_tensor_product();
 Op spherical_harmonics();
 
 }  // namespace cpu_simd

@@ -1,0 +1,170 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "product.hpp"
+
+/// Who works on which edges. All cuts depend on the graph alone, so results have the same bits for any number of
+/// threads.
+namespace cpu_simd {
+
+/// Sets of buffers, one for each thread that is at work. Which one it gets changes no result.
+class Slots {
+ public:
+  static constexpr int kMost = 32;
+  /// A set for as long as the object lives; there are never more than `kMost` threads at work.
+  class Lease {
+   public:
+    explicit Lease(Slots& slots) : slots_(slots), slot_(slots.acquire()) {}
+    ~Lease() { slots_.used_.fetch_and(~(1u << slot_), std::memory_order_release); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    int slot() const { return slot_; }
+
+   private:
+    Slots& slots_;
+    int slot_;
+  };
+
+ private:
+  int acquire() {
+    std::uint32_t used = used_.load(std::memory_order_relaxed);
+    for (;;) {
+      int slot = 0;
+      while ((used >> slot & 1u) != 0) ++slot;
+      if (used_.compare_exchange_weak(used, used | 1u << slot, std::memory_order_acquire)) return slot;
+    }
+  }
+  std::atomic<std::uint32_t> used_{0};
+};
+
+/// Work on the edges of a graph, for a kernel whose Job has: Plan (with a member `product`), Buffers(plan, scratch,
+/// backward), Call (a ProductCall with more), and per instruction set forward, backward and add (see below).
+template <class T, class Job>
+class EdgeWork {
+ public:
+  using Plan = typename Job::Plan;
+  using Buffers = typename Job::Buffers;
+  using Call = typename Job::Call;
+
+  /// Memory of a call.
+  EdgeWork(const Plan& plan, sdk::Scratch& scratch, const sdk::Extents& extents, bool backward)
+      : plan_(plan), n_edges_(extents[sdk::Axis::edges]), n_nodes_(extents[sdk::Axis::nodes]) {
+    const std::int64_t n_receivers = extents[sdk::Axis::receivers];
+    const FeatureRows<T>& in = plan.product.in;
+    n_parts_ = std::clamp<std::int64_t>(n_edges_ / (4 * kTile), 1, 64);
+    most_tiles_ = n_edges_ / kTile + n_receivers / kTileReceivers + 1;
+    x_ = scratch.take<T>(n_nodes_ * in.size);
+    for (int i = 0; i < std::min<std::int64_t>(backward ? most_tiles_ : n_parts_, Slots::kMost); ++i) {
+      buffers_.emplace_back(plan, scratch, backward);
+    }
+    if (!backward) return;
+    tiles_ = scratch.take<std::int64_t>(most_tiles_ + 1);
+    group_ = std::min(kGroup, most_tiles_);
+    to_senders_ = scratch.take<T>(group_ * kTile * in.size);
+    grad_x_ = scratch.take<T>(n_nodes_ * in.size);
+  }
+
+  void forward(Workers& workers, int threads, const T* x, Call& call) {
+    pack(workers, threads, x, call);
+    const auto& graph = call.graph;
+    const std::int64_t n = graph.receiver_ptr[graph.n_receivers];
+    // Parts end where a receiver does, and have equal numbers of edges otherwise.
+    const auto start = [&](std::int64_t part) -> std::int64_t {
+      if (part == 0) return 0;
+      if (part == n_parts_) return graph.n_receivers;
+      return std::lower_bound(graph.receiver_ptr, graph.receiver_ptr + graph.n_receivers, n / n_parts_ * part) -
+             graph.receiver_ptr;
+    };
+    Slots slots;
+    workers.run(limit(threads), n_parts_, [&](std::int64_t part) {
+      const std::int64_t first = start(part), last = start(part + 1);
+      if (first >= last) return;
+      const Slots::Lease lease(slots);
+      functions_.forward(plan_, call, buffers_[static_cast<std::size_t>(lease.slot())], first, last);
+    });
+  }
+
+  /// @param partials  Of sums over all edges that the job keeps, one for each of n_partials() stripes of tiles; 0:
+  /// none.
+  void backward(Workers& workers, int threads, const T* x, Call& call, T* grad_x, bool stripes) {
+    pack(workers, threads, x, call);
+    const auto& graph = call.graph;
+    const FeatureRows<T>& in = plan_.product.in;
+    const std::int64_t n = graph.receiver_ptr[graph.n_receivers];
+    std::int64_t n_tiles = 0;
+    for (std::int64_t e = 0; e < n; e = tiles_[n_tiles]) {
+      tiles_[n_tiles++] = e;
+      tiles_[n_tiles] = e + Tile(graph.receiver, e, n).n;
+    }
+    std::fill_n(grad_x_, n_nodes_ * in.size, T(0));
+    Slots slots;
+    // The tiles of a group are done side by side, then what they add to senders is added in order: by groups of
+    // neighbours, where the order is that of the edges; or one of every stripe.
+    const std::int64_t n_stripes = stripes ? std::min(kStripes, n_tiles) : 1;
+    const std::int64_t length = stripes && n_tiles > 0 ? (n_tiles + n_stripes - 1) / n_stripes : 1;
+    const std::int64_t size = stripes ? n_stripes : threads <= 1 ? 1 : std::min<std::int64_t>(group_, 4 * threads);
+    const std::int64_t steps =
+        stripes ? (n_tiles > 0 ? length : 0) : (n_tiles + size - 1) / std::max<std::int64_t>(size, 1);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const auto tile_of = [&](std::int64_t i) {  // the i-th of the group, or n_tiles
+        const std::int64_t tile = stripes ? i * length + step : step * size + i;
+        return stripes && tile >= std::min((i + 1) * length, n_tiles) ? n_tiles : std::min(tile, n_tiles);
+      };
+      workers.run(limit(threads), size, [&](std::int64_t i) {
+        const std::int64_t t = tile_of(i);
+        if (t == n_tiles) return;
+        const Slots::Lease lease(slots);
+        functions_.backward(plan_, call, buffers_[static_cast<std::size_t>(lease.slot())],
+                            Tile(graph.receiver, tiles_[t], tiles_[t + 1]), to_senders_ + i * kTile * in.size,
+                            stripes ? i : -1);
+      });
+      if (grad_x == nullptr) continue;
+      // Columns side by side: every sender's sum is made by one thread, in the same order.
+      constexpr std::int64_t kLine = 64 / sizeof(T);
+      const std::int64_t lines = in.size / kLine, slices = std::min<std::int64_t>(limit(threads), lines);
+      workers.run(limit(threads), slices, [&](std::int64_t slice) {
+        for (std::int64_t i = 0; i < size; ++i) {
+          const std::int64_t t = tile_of(i);
+          if (t == n_tiles) continue;
+          functions_.add(tiles_[t + 1] - tiles_[t], graph.sender + tiles_[t], to_senders_ + i * kTile * in.size,
+                         in.size, lines * slice / slices * kLine, lines * (slice + 1) / slices * kLine, grad_x_);
+        }
+      });
+    }
+    if (grad_x == nullptr) return;
+    const Chunks chunks(n_nodes_, 8);
+    workers.run(threads, chunks.count, [&](std::int64_t chunk) {
+      for (std::int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
+        in.unpack(grad_x_ + i * in.size, grad_x + i * in.dim);
+      }
+    });
+  }
+
+  static constexpr std::int64_t kStripes = 16;
+
+ private:
+  static constexpr std::int64_t kGroup = 32;
+
+  static int limit(int threads) { return std::min(threads, Slots::kMost); }
+  void pack(Workers& workers, int threads, const T* x, Call& call) {
+    const FeatureRows<T>& in = plan_.product.in;
+    const Chunks chunks(n_nodes_, 8);
+    workers.run(threads, chunks.count, [&](std::int64_t chunk) {
+      for (std::int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) in.pack(x + i * in.dim, x_ + i * in.size);
+    });
+    call.x = x_;
+  }
+
+  const Plan& plan_;
+  std::int64_t n_edges_, n_nodes_, n_parts_ = 1, most_tiles_ = 0, group_ = 1;
+  T *x_ = nullptr, *to_senders_ = nullptr, *grad_x_ = nullptr;
+  std::int64_t* tiles_ = nullptr;
+  std::vector<Buffers> buffers_;
+  typename Job::Functions functions_ = Job::functions();
+};
+
+}  // namespace cpu_simd
