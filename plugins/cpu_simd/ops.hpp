@@ -16,6 +16,7 @@ using fastpath_cpu::Op;
 using fastpath_cpu::Workers;
 
 Op conv_tensor_product();
+Op message_step();
 Op spherical_harmonics();
 
 }  // namespace cpu_simd
