@@ -216,7 +216,8 @@ int run_compile(const Arguments& arguments) {
   options.context = &context;
   const std::shared_ptr<Model> model = Model::load(line.text("model"));
 
-  const std::size_t steps = options.archs.size() * options.dtypes.size() * fast_modules(*model).size();
+  const std::size_t steps =
+      options.archs.size() * options.dtypes.size() * (fast_modules(*model).size() + model->small_ops().size());
   std::vector<CompiledModule> modules;
   {
     Progress progress("compiling", steps);

@@ -60,6 +60,23 @@ class Compile(support.ProgramTest):
     def testFillsTheCacheForAmdAndSaysWhatKernelsNeed(self):
         self.checkCompiles("gfx90a", "hip")
 
+    def testLeavesNothingToCompileForAnEvaluationOnTheDevice(self):
+        names = {m["module"] for m in self.compile("sm_90", "--dtype", "float64")["modules"]
+                 if m["verdict"] == "compiled"}
+        self.assertTrue({"products.0.regroup", "readouts.1.activation"} <= names, names)
+        kept = self.kept()
+        # A driver whose device is host memory: kernels are created there, but compute nothing. NVRTC 13 crashes beside it,
+        # so a kernel that is not in the cache ends the program.
+        self.env["LD_LIBRARY_PATH"] = os.environ["FASTPATH_TEST_FAKE_DRIVERS"]
+        explained = self.succeed("explain", "--model", support.MODEL, "--device", "cuda:0", "--use-fast", "true",
+                                 "--dtype", "float64", "--json").json
+        asked = {d["module"] for d in explained["decisions"] if any(c["plugin"] == "cuda" for c in d["candidates"])}
+        self.assertTrue(names <= asked, names - asked)
+        for decision in explained["decisions"]:
+            for candidate in decision["candidates"]:
+                self.assertNotIn("create_failed", [r["code"] for r in candidate["reasons"]], decision)
+        self.assertEqual(self.kept(), kept)
+
     def testPrintsSourceAndCompilesNothing(self):
         result = self.succeed("compile", "--model", support.MODEL, "--arch", "sm_80", "--dtype", "float64",
                               "--emit", "spherical_harm*")

@@ -8,10 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "fastpath/compile.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
 #include "fastpath/model.hpp"
 #include "plugin/life.hpp"
+#include "plugin/offline.hpp"
 #include "plugin/plugin.hpp"
 
 namespace fastpath::plugin {
@@ -141,6 +143,93 @@ TEST(Shutdown, WaitsForEvaluationsOfOtherThreadsWhichThenGetTheReference) {
   EXPECT_EQ(context.registry().shutdown().size(), 1u);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ended, kThreads);
+}
+
+/// A plugin in the test itself that "compiles", and the registry that has it.
+class Compiling : public LoadedPlugin, public Ending {
+ public:
+  const PluginInfo& info() const noexcept override { return info_; }
+  const DeviceInfo* find_device(const Device&) const noexcept override { return nullptr; }
+  Support query(const OpSpec&, const DeviceInfo&, DType, Passes, KernelTraits*) override { return {}; }
+  std::shared_ptr<OpenDevice> open(const DeviceInfo&) override { return nullptr; }
+  Ending* ending() noexcept override { return this; }
+  Life& life() noexcept override { return life_; }
+  bool owns_memory() const noexcept override { return true; }
+  std::uint64_t order() const noexcept override { return 0; }
+  bool forked() const noexcept override { return false; }
+  void destroy_kernels() noexcept override {}
+  void close_devices() noexcept override {}
+  bool call_shutdown(std::string&) noexcept override { return true; }
+
+  std::shared_ptr<OfflineCompiler> compiler() {
+    static fp_compile_api api = [] {
+      static constexpr std::string_view kId = FP_COMPILE_ID;
+      fp_compile_api result{};
+      result.extension = {FP_SIZE_COMPILE_API, 0, kId.data(), kId.size(), nullptr};
+      result.device_type = FP_DEVICE_CUDA;
+      result.serves = [](void*, const char*, std::uint64_t) -> std::int32_t { return 1; };
+      result.compile = [](void*, const fp_compile_args*) -> std::int32_t {
+        ++(Lease::held() ? held : free);
+        return FP_OK;
+      };
+      return result;
+    }();
+    PluginTables tables;
+    tables.id = "compiling";
+    tables.plugin.extensions = &api.extension;
+    tables.kernels.query = [](const fp_plugin*, const fp_kernel_query*, fp_kernel_answer* answer,
+                              const fp_error_sink*) -> std::int32_t {
+      answer->verdict = FP_ANSWER_YES;
+      answer->math_mode = FP_MATH_FULL;
+      return FP_OK;
+    };
+    auto result = OfflineCompiler::of(tables);
+    if (result) result->belongs_to(*this);
+    return result;
+  }
+  static inline int held = 0, free = 0;  // calls while the plugin could not be shut down, and while it could
+
+ private:
+  PluginInfo info_;
+  Life life_;
+};
+class CompilingRegistry : public PluginRegistry::Impl {
+ public:
+  explicit CompilingRegistry(std::shared_ptr<OfflineCompiler> compiler) : compiler_(std::move(compiler)) {}
+  std::vector<SearchDirectory> search_path() const override { return {}; }
+  std::vector<PluginInfo> plugins() override { return {}; }
+  std::vector<PluginInfo> known() override { return {}; }
+  std::vector<std::shared_ptr<LoadedPlugin>> usable(DeviceKind) override { return {}; }
+  std::vector<std::shared_ptr<OfflineCompiler>> compilers() override { return {compiler_}; }
+
+ private:
+  std::shared_ptr<OfflineCompiler> compiler_;
+};
+
+TEST(Shutdown, WaitsForAPluginThatCompiles) {
+  Compiling plugin;
+  const auto compiler = plugin.compiler();
+  ASSERT_NE(compiler, nullptr);
+  Context context({.shared_registry = std::make_shared<PluginRegistry>(std::make_unique<CompilingRegistry>(compiler))});
+  const auto model = Model::load(FASTPATH_TEST_DATA "/refdata/mace_a/model");
+  CompileOptions options;
+  options.archs = {"sm_90"};
+  options.context = &context;
+  options.on_step = [](std::size_t, std::size_t) { EXPECT_THROW(refuse_shutdown_from_within(), Error); };
+  const auto compiled = compile(*model, options);
+  EXPECT_EQ(compiled.size(), fast_modules(*model).size() + model->small_ops().size());
+  EXPECT_EQ(Compiling::held, static_cast<int>(compiled.size()));
+  EXPECT_EQ(Compiling::free, 0);
+  plugin.life().begin_end();
+  plugin.life().await_end();
+  try {
+    compile(*model, options);
+    ADD_FAILURE() << "a plugin that was shut down compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("shut down"));
+  }
+  EXPECT_EQ(Compiling::held, static_cast<int>(compiled.size()));
 }
 
 }  // namespace

@@ -51,10 +51,12 @@ struct CompileOptions {
   std::function<void(std::size_t done, std::size_t of)> on_step;  ///< After each module.
 };
 
-/// Lets plugins compile their kernels of every fast-path module below `model`, for devices that need not be here, so
-/// that they find the code at run time and need no compiler then. In the order archs, dtypes, modules.
+/// Lets plugins compile their kernels of every fast-path module below `model`, and of the small ops that evaluations on
+/// a device need (Model::small_ops), for devices that need not be here, so that they find the code at run time and need
+/// no compiler then. In the order archs, dtypes, modules, small ops. PluginRegistry::shutdown() waits for it in other
+/// threads and is refused in `on_step`.
 /// @throws Error(invalid_argument) if an architecture is none of any plugin that compiles; Error(unavailable) if there
-/// is no such plugin, or its compiler is missing.
+/// is no such plugin, it was shut down, or its compiler is missing.
 FASTPATH_EXPORT std::vector<CompiledModule> compile(Module& model, const CompileOptions& options);
 
 }  // namespace fastpath

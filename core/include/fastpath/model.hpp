@@ -116,6 +116,11 @@ class FASTPATH_EXPORT Model : public Module {
 
   void for_each_model(const std::function<void(Model&)>& visit) override;
 
+  /// Ops between the modules, without parameters, that a device other than the CPU may take over too, so that features
+  /// stay there. They are part of a selection for such a device; on the CPU they are never active. Not in
+  /// fast_modules(), nor in the state dict; they live as long as the model.
+  virtual const std::vector<NamedFastModule>& small_ops() = 0;
+
  protected:
   Model();
   virtual EvaluationResult run(const Graph& graph, const EvaluateOptions& options) = 0;
@@ -125,9 +130,6 @@ class FASTPATH_EXPORT Model : public Module {
   void require_memory(ProblemSize size, const EvaluateOptions& options) const;
   /// fast_modules(*this), kept until a module gets a child.
   const std::vector<NamedFastModule>& fast_list();
-  /// Ops between the modules, without parameters, that a device other than the CPU may take over too, so that features
-  /// stay there. They are part of a selection for such a device; on the CPU they are never active.
-  virtual const std::vector<NamedFastModule>& small_ops() = 0;
 
  private:
   std::vector<NamedFastModule> fast_list_;

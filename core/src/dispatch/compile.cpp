@@ -7,6 +7,7 @@
 
 #include "fastpath/error.hpp"
 #include "fastpath/fast_path.hpp"
+#include "fastpath/model.hpp"
 #include "plugin/offline.hpp"
 
 namespace fastpath {
@@ -27,7 +28,13 @@ std::string_view to_string(CompiledModule::Verdict verdict) noexcept {
 
 std::vector<CompiledModule> compile(Module& model, const CompileOptions& options) {
   Context& context = options.context == nullptr ? Context::process() : *options.context;
-  const auto compilers = context.registry().impl().compilers();
+  auto compilers = context.registry().impl().compilers();
+  const bool any = !compilers.empty();
+  plugin::Lease lease;  // no plugin is shut down while it compiles
+  std::erase_if(compilers, [&](const auto& compiler) { return !compiler->hold(lease); });
+  if (compilers.empty() && (any || context.registry().impl().ended())) {
+    throw Error(ErrorCode::unavailable, fmt::format("nothing compiles any more: {}", plugin::shut_down_reason().text));
+  }
   if (compilers.empty()) {
     throw Error(ErrorCode::unavailable,
                 "no plugin here compiles for devices that are not here; cuda and hip do ('fastpath list')");
@@ -53,7 +60,10 @@ std::vector<CompiledModule> compile(Module& model, const CompileOptions& options
     }
     targets.push_back(std::move(target));
   }
-  const std::vector<NamedFastModule> modules = fast_modules(model);
+  std::vector<NamedFastModule> modules = fast_modules(model);
+  model.for_each_model([&](Model& inner) {  // by the names that its decisions have
+    modules.insert(modules.end(), inner.small_ops().begin(), inner.small_ops().end());
+  });
   std::size_t total = 0;
   for (const Target& target : targets) total += target.compilers.size() * options.dtypes.size() * modules.size();
   std::vector<CompiledModule> results;

@@ -38,11 +38,11 @@ class MaceModel : public Model {
   void initialize(std::uint64_t seed);
   /// Values of a slot in the last evaluation, by name; undefined if there is none. For tests.
   Tensor last_value(const std::string& slot);
+  const std::vector<NamedFastModule>& small_ops() override;
 
  protected:
   EvaluationResult run(const Graph& graph, const EvaluateOptions& options) override;
   MemoryEstimate estimate(ProblemSize size, const EvaluateOptions& options) const override;
-  const std::vector<NamedFastModule>& small_ops() override;
 
  private:
   struct Runner;

@@ -500,6 +500,7 @@ void negotiate(PluginTables& tables, const Candidate& candidate, const StageObse
   info.reason = result.reason;
   if (result.state == PluginState::usable) {
     result.plugin = std::make_shared<Loaded>(std::move(tables), info, candidate.sha256);
+    if (result.compiler) result.compiler->belongs_to(*result.plugin);
   }
 }
 

@@ -70,6 +70,12 @@ std::shared_ptr<OfflineCompiler> OfflineCompiler::of(const PluginTables& tables)
   return nullptr;
 }
 
+void OfflineCompiler::belongs_to(LoadedPlugin& plugin) noexcept {
+  if (Ending* const ending = plugin.ending()) life_ = &ending->life();
+}
+
+bool OfflineCompiler::hold(Lease& lease) const { return life_ == nullptr || lease.add(*life_); }
+
 bool OfflineCompiler::serves(const std::string& arch) const {
   ErrorSink sink;
   std::int32_t answer = 0;

@@ -17,6 +17,11 @@ class OfflineCompiler {
   static std::shared_ptr<OfflineCompiler> of(const PluginTables& tables);
 
   const std::string& plugin() const noexcept { return tables_.id; }
+  /// The plugin as it was loaded, whose end is this one's too. A plugin that is idle is never shut down and has none.
+  void belongs_to(LoadedPlugin& plugin) noexcept;
+  /// Keeps the plugin from being shut down as long as the lease. False if it was, or is about to be. Only who holds it
+  /// may call the functions below.
+  bool hold(Lease& lease) const;
   bool serves(const std::string& arch) const;
   /// Fills in verdict, reasons, kernels and so on. @throws Error(unavailable) without a compiler, Error(kernel_failed)
   /// for a fault of the plugin.
@@ -26,6 +31,7 @@ class OfflineCompiler {
  private:
   PluginTables tables_;  // without the library, which stays for good
   fp_compile_api api_{};
+  Life* life_ = nullptr;
 };
 
 }  // namespace fastpath::plugin
