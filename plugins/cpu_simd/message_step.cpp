@@ -87,10 +87,10 @@ struct StepBuffers : ProductBuffers<T> {
   T* vectors;                                                    ///< [3 * kTile]
   double *length, *argument, *argument_slope, *cut, *cut_slope;  ///< [kTile]
   double *basis, *basis_slope;                                   ///< [n_basis][kTile], without envelope
-  std::vector<T*> h, z;   ///< Per layer: its input [kTile][stride], and what the activation made it from.
-  T* last;                ///< Input of the last layer, times the envelope where the weights have it.
-  T *grad, *next;         ///< [kTile][widest stride]
-  T* product_of_weights;  ///< What one product adds to the gradient of weights.
+  std::vector<T*> h, slope;  ///< Per layer: its input [kTile][stride], and the slope of the activation that made it.
+  T* last;                   ///< Input of the last layer, times the envelope where the weights have it.
+  T *grad, *next;            ///< [kTile][widest stride]
+  T* product_of_weights;     ///< What one product adds to the gradient of weights.
 
   StepBuffers(const StepPlan<T>& plan, sdk::Scratch& scratch, bool backward)
       : ProductBuffers<T>(plan.product, scratch, backward) {
@@ -102,7 +102,7 @@ struct StepBuffers : ProductBuffers<T> {
     std::int64_t widest = 0, largest = 0;
     for (std::size_t i = 0; i < plan.layers(); ++i) {
       h.push_back(scratch.take<T>(kTile * plan.stride(i) + kSpare));
-      z.push_back(i > 0 && backward ? scratch.take<T>(kTile * plan.stride(i)) : nullptr);
+      slope.push_back(i > 0 && backward ? scratch.take<T>(kTile * plan.stride(i)) : nullptr);
       widest = std::max(widest, plan.stride(i));
       const std::int64_t out = i + 1 < plan.layers() ? plan.stride(i + 1) : plan.product.widest;
       largest = std::max(largest, (plan.widths[i] + kSpare) * out);
@@ -292,14 +292,16 @@ struct FromGeometry {
   HWY_INLINE void net(D d, const Tile& tile, StepBuffers<T>& b) const {
     constexpr std::int64_t kLanes = hn::MaxLanes(D());
     const std::int64_t rows = tile.rows(kBlockRows);
-    const auto constant = hn::Set(d, plan.constant);
+    const auto constant = hn::Set(d, plan.constant), one = hn::Set(d, T(1));
     for (std::size_t i = 0; i + 1 < plan.layers(); ++i) {
       const std::int64_t stride = plan.stride(i + 1);
-      T* const z = backward ? b.z[i + 1] : b.h[i + 1];
-      multiply(d, rows, stride, plan.widths[i], b.h[i], plan.stride(i), plan.forward[i].data(), z, stride, false);
+      T *const h = b.h[i + 1], *const slope = b.slope[i + 1];
+      multiply(d, rows, stride, plan.widths[i], b.h[i], plan.stride(i), plan.forward[i].data(), h, stride, false);
       for (std::int64_t at = 0; at < rows * stride; at += kLanes) {
-        const auto value = hn::LoadU(d, z + at);
-        hn::StoreU(hn::Mul(hn::Mul(constant, value), logistic(d, value)), d, b.h[i + 1] + at);
+        const auto z = hn::LoadU(d, h + at), s = logistic(d, z), scaled = hn::Mul(constant, s);
+        hn::StoreU(hn::Mul(scaled, z), d, h + at);
+        // d/dz z s(z) = s (1 + z (1 - s))
+        if (backward) hn::StoreU(hn::Mul(scaled, hn::MulAdd(z, hn::Sub(one, s), one)), d, slope + at);
       }
     }
     if (plan.radial.apply_cutoff) return;
@@ -366,14 +368,10 @@ struct FromGeometry {
         grad_cut[static_cast<std::size_t>(e)] = static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
       }
     }
-    const auto constant = hn::Set(d, plan.constant), one = hn::Set(d, T(1));
     for (std::size_t i = plan.layers() - 1; i-- > 0;) {
       const std::int64_t stride = plan.stride(i + 1);
       for (std::int64_t at = 0; at < rows * stride; at += kLanes) {
-        const auto z = hn::LoadU(d, b.z[i + 1] + at), s = logistic(d, z);
-        // d/dz z s(z) = s (1 + z (1 - s))
-        const auto slope = hn::Mul(s, hn::MulAdd(z, hn::Sub(one, s), one));
-        hn::StoreU(hn::Mul(hn::Mul(constant, slope), hn::LoadU(d, grad + at)), d, grad + at);
+        hn::StoreU(hn::Mul(hn::LoadU(d, b.slope[i + 1] + at), hn::LoadU(d, grad + at)), d, grad + at);
       }
       if (stripe >= 0) add_to_partial(d, tile, b, i, b.h[i], grad, stride, 0, plan.widths[i + 1]);
       multiply(d, rows, plan.stride(i), plan.widths[i + 1], grad, stride, plan.backward[i].data(), next, plan.stride(i),
