@@ -18,5 +18,6 @@ using fastpath_cpu::Workers;
 Op conv_tensor_product();
 Op message_step();
 Op spherical_harmonics();
+Op radial_mlp();
 
 }  // namespace cpu_simd
