@@ -19,5 +19,7 @@ Op conv_tensor_product();
 Op message_step();
 Op spherical_harmonics();
 Op radial_mlp();
+Op irreps_linear();
+Op species_linear();
 
 }  // namespace cpu_simd

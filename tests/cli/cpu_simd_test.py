@@ -38,7 +38,7 @@ class CpuSimd(ProgramTest):
         for target in targets:
             with self.subTest(target):
                 self.env[VARIABLE] = target
-                self.assertGreaterEqual(self.check("--only", "numerics.*")["passed"], 2)
+                self.assertGreaterEqual(self.check("--only", "numerics.*")["passed"], 8)
                 self.assertFalse([text for code, text in self.reasons() if code == "arch"])
 
     def testAnInstructionSetThatIsNotThereIsNamedWithWhatIs(self):
