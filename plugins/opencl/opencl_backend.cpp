@@ -12,6 +12,8 @@
 namespace fastpath_opencl {
 namespace {
 
+constexpr const char* kPocl = "Portable Computing Language";
+
 std::string trimmed(std::string text) {
   while (!text.empty() && (text.back() == '\0' || text.back() == ' ' || text.back() == '\n')) text.pop_back();
   text.erase(0, text.find_first_not_of(" \n"));
@@ -83,7 +85,7 @@ struct Found {
 
 std::string without_devices(const std::string& platform) {
   std::string text = "platform '" + platform + "' offers no device";
-  if (platform.find("Portable Computing Language") != std::string::npos) {
+  if (platform.find(kPocl) != std::string::npos) {
     text += " (PoCL has none where it cannot write to the folder of its kernels: POCL_CACHE_DIR, else ~/.cache/pocl)";
   }
   return text;
@@ -155,6 +157,10 @@ std::string device_text(const Icd& cl, cl_device_id device, cl_device_info what)
   return trimmed(std::move(text));
 }
 
+bool is_pocl(const Icd& cl, cl_platform_id platform) {
+  return platform_text(cl, platform, CL_PLATFORM_NAME).find(kPocl) != std::string::npos;
+}
+
 std::string build_options(const Icd& cl, cl_device_id device) {
   std::string options = "-cl-std=CL1.2";
   const auto narrow = device_number<cl_device_fp_config>(cl, device, CL_DEVICE_SINGLE_FP_CONFIG);
@@ -177,9 +183,22 @@ std::unique_ptr<gpu::BackendDevice> OpenClBackend::open(const sdk::DeviceDescrip
   const KeepEnvironment environment;
   const Icd& cl = icd();
   for (const auto& [handle, description] : find(cl).devices) {
-    if (description == device) return open_device(cl, handle);
+    if (description == device) return open_device(cl, handle, context(cl, handle));
   }
   throw sdk::Unavailable("the OpenCL device '" + device.name + "' is no longer there");
+}
+
+std::shared_ptr<Context> OpenClBackend::context(const Icd& cl, const Handle& handle) {
+  if (!is_pocl(cl, handle.platform)) return std::make_shared<Context>(cl, handle);
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Context>& kept = contexts_[handle.device];
+  if (kept == nullptr || kept->abandoned()) kept = std::make_shared<Context>(cl, handle);
+  return kept;
+}
+
+void OpenClBackend::shutdown() noexcept {
+  const std::lock_guard lock(mutex_);
+  contexts_.clear();
 }
 
 // The driver is the compiler: what tells drivers apart is in the architecture of an open device.

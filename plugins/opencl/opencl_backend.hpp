@@ -1,18 +1,22 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "context.hpp"
 #include "icd.hpp"
 #include "runtime/backend.hpp"
 
 namespace fastpath_opencl {
 
-namespace gpu = fastpath_gpu;
 namespace sdk = fastpath::sdk;
 
-/// CPUs, GPUs and accelerators of every platform that the loader finds.
+/// CPUs, GPUs and accelerators of every platform that the loader finds. Devices of PoCL that are open at the same time,
+/// or one after the other, share a context with the code that was built in it: PoCL keeps a little of the memory of
+/// every program that is built, whatever is released, so the same source is built once.
 class OpenClBackend final : public gpu::Backend {
  public:
   gpu::Language language() const override { return gpu::Language::opencl; }
@@ -20,12 +24,13 @@ class OpenClBackend final : public gpu::Backend {
   std::unique_ptr<gpu::BackendDevice> open(const sdk::DeviceDescription& device) override;
   std::string compiler(const gpu::Target& target) override;
   gpu::Binary compile(const gpu::Program& program, const gpu::Target& target) override;
-};
+  void shutdown() noexcept override;
 
-/// A device as OpenCL names it.
-struct Handle {
-  cl_platform_id platform = nullptr;
-  cl_device_id device = nullptr;
+ private:
+  std::shared_ptr<Context> context(const Icd& cl, const Handle& handle);
+
+  std::mutex mutex_;
+  std::map<cl_device_id, std::shared_ptr<Context>> contexts_;  // PoCL's
 };
 
 std::string platform_text(const Icd& cl, cl_platform_id platform, cl_platform_info what);
@@ -39,6 +44,10 @@ T device_number(const Icd& cl, cl_device_id device, cl_device_info what) {
 /// Options that every program is built with on a device.
 std::string build_options(const Icd& cl, cl_device_id device);
 
-std::unique_ptr<gpu::BackendDevice> open_device(const Icd& cl, const Handle& handle);
+/// Whether a platform is PoCL, which keeps compiled kernels on disk itself and compiles them for the sizes of their
+/// first launch.
+bool is_pocl(const Icd& cl, cl_platform_id platform);
+
+std::unique_ptr<gpu::BackendDevice> open_device(const Icd& cl, const Handle& handle, std::shared_ptr<Context> context);
 
 }  // namespace fastpath_opencl

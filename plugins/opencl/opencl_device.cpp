@@ -77,26 +77,19 @@ cl_mem as_memory(const void* memory) { return static_cast<cl_mem>(const_cast<voi
 
 class OpenClDevice final : public gpu::BackendDevice {
  public:
-  OpenClDevice(const Icd& cl, const Handle& handle)
+  OpenClDevice(const Icd& cl, const Handle& handle, std::shared_ptr<Context> context)
       : cl_(cl),
         handle_(handle),
-        context_(nullptr, cl.clReleaseContext),
+        context_(std::move(context)),
         own_queue_(nullptr, cl.clReleaseCommandQueue),
         cpu_((device_number<cl_device_type>(cl, handle.device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0),
         options_(build_options(cl, handle.device)) {
-    const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM,
-                                                reinterpret_cast<cl_context_properties>(handle.platform), 0};
-    cl_int code = CL_SUCCESS;
-    context_ = {cl.clCreateContext(properties, 1, &handle.device, nullptr, nullptr, &code), cl.clReleaseContext};
-    check(code, "making an OpenCL context");
     own_queue_ = {new_queue(), cl.clReleaseCommandQueue};
 
     constexpr std::size_t kMostGroup = 256;
     constexpr cl_ulong kMostLocal = 64 * 1024;  // what GPUs have; a CPU's may be any
     target_.language = gpu::Language::opencl;
-    // It compiles a kernel for the sizes of its first launch; for a binary it would compile each for any size too.
-    pocl_ =
-        platform_text(cl, handle.platform, CL_PLATFORM_NAME).find("Portable Computing Language") != std::string::npos;
+    pocl_ = is_pocl(cl, handle.platform);
     for (const cl_platform_info what : {CL_PLATFORM_NAME, CL_PLATFORM_VERSION}) {
       target_.arch += platform_text(cl, handle.platform, what) + "; ";
     }
@@ -113,8 +106,10 @@ class OpenClDevice final : public gpu::BackendDevice {
   }
 
   const gpu::Target& target() const override { return target_; }
+  // For a binary PoCL would compile each kernel for any size too.
   bool driver_keeps_code() const override { return pocl_; }
-  std::unique_ptr<gpu::Module> build_module(const gpu::Program& program) override;
+  void lost() noexcept override { context_->abandon(); }
+  std::shared_ptr<gpu::Module> build_module(const gpu::Program& program) override;
   gpu::Binary compile(const gpu::Program& program, std::unique_ptr<gpu::Module>& module) override;
   std::unique_ptr<gpu::Module> load(const gpu::Program& program, const gpu::Binary& binary) override;
   void launch(gpu::Module& module, std::size_t kernel, std::int64_t groups,
@@ -166,7 +161,7 @@ class OpenClDevice final : public gpu::BackendDevice {
   fp_native native(fp_stream* stream) override {
     fp_native result = sdk::abi_struct<fp_native>();
     result.kind = FP_NATIVE_OPENCL;
-    result.context = context_.get();
+    result.context = context_->get();
     result.stream = stream;
     result.device = reinterpret_cast<std::uint64_t>(handle_.device);
     return result;
@@ -175,7 +170,7 @@ class OpenClDevice final : public gpu::BackendDevice {
  private:
   cl_command_queue new_queue() {
     cl_int code = CL_SUCCESS;
-    cl_command_queue queue = cl_.clCreateCommandQueue(context_.get(), handle_.device, 0, &code);
+    cl_command_queue queue = cl_.clCreateCommandQueue(context_->get(), handle_.device, 0, &code);
     check(code, "making an OpenCL command queue");
     return queue;
   }
@@ -197,7 +192,7 @@ class OpenClDevice final : public gpu::BackendDevice {
 
   const Icd& cl_;
   Handle handle_;
-  Owned<cl_context> context_;
+  std::shared_ptr<Context> context_;
   Owned<cl_command_queue> own_queue_;  // of calls without a stream
   bool cpu_;
   std::string options_;
@@ -252,16 +247,18 @@ std::unique_ptr<OpenClModule> OpenClDevice::built(const gpu::Program& program) {
   const char* text = program.source.data();
   const std::size_t length = program.source.size();
   cl_int code = CL_SUCCESS;
-  Owned<cl_program> owned(cl_.clCreateProgramWithSource(context_.get(), 1, &text, &length, &code),
+  Owned<cl_program> owned(cl_.clCreateProgramWithSource(context_->get(), 1, &text, &length, &code),
                           cl_.clReleaseProgram);
   check(code, "making an OpenCL program");
   build(owned.get());
   return module_of(std::move(owned), program);
 }
 
-std::unique_ptr<gpu::Module> OpenClDevice::build_module(const gpu::Program& program) {
-  const KeepProcessState keep;
-  return built(program);
+std::shared_ptr<gpu::Module> OpenClDevice::build_module(const gpu::Program& program) {
+  return context_->code(program.source, [&] {
+    const KeepProcessState keep;
+    return built(program);
+  });
 }
 
 gpu::Binary OpenClDevice::compile(const gpu::Program& program, std::unique_ptr<gpu::Module>& module) {
@@ -296,7 +293,7 @@ std::unique_ptr<gpu::Module> OpenClDevice::load(const gpu::Program& program, con
   const std::size_t length = binary.code.size();
   cl_int status = CL_SUCCESS, code = CL_SUCCESS;
   Owned<cl_program> owned(
-      cl_.clCreateProgramWithBinary(context_.get(), 1, &handle_.device, &length, &code_bytes, &status, &code),
+      cl_.clCreateProgramWithBinary(context_->get(), 1, &handle_.device, &length, &code_bytes, &status, &code),
       cl_.clReleaseProgram);
   if (code == CL_INVALID_BINARY || code == CL_INVALID_VALUE || (code == CL_SUCCESS && status != CL_SUCCESS)) {
     throw sdk::Refused("the OpenCL driver refuses a program that was compiled earlier: " +
@@ -343,7 +340,7 @@ void OpenClDevice::launch(gpu::Module& module, std::size_t index, std::int64_t g
 void* OpenClDevice::allocate(std::uint64_t bytes) {
   cl_int code = CL_SUCCESS;
   const std::size_t size = std::max<std::uint64_t>(bytes, 1);
-  cl_mem memory = cl_.clCreateBuffer(context_.get(), CL_MEM_READ_WRITE, size, nullptr, &code);
+  cl_mem memory = cl_.clCreateBuffer(context_->get(), CL_MEM_READ_WRITE, size, nullptr, &code);
   check(code, ("allocating " + std::to_string(bytes) + " bytes").c_str());
   used_bytes_ += size;
   return memory;
@@ -411,8 +408,8 @@ void OpenClDevice::wait(fp_stream* stream, fp_event* event) {
 
 }  // namespace
 
-std::unique_ptr<gpu::BackendDevice> open_device(const Icd& cl, const Handle& handle) {
-  return std::make_unique<OpenClDevice>(cl, handle);
+std::unique_ptr<gpu::BackendDevice> open_device(const Icd& cl, const Handle& handle, std::shared_ptr<Context> context) {
+  return std::make_unique<OpenClDevice>(cl, handle, std::move(context));
 }
 
 }  // namespace fastpath_opencl

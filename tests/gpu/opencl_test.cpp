@@ -104,6 +104,44 @@ TEST_F(OpenCl, LoadsWhatItCompiledEarlier) {
   EXPECT_EQ(add(*module, 100, nullptr), expected(100));
 }
 
+// PoCL keeps some memory of every program that is built.
+TEST_F(OpenCl, BuildsASourceOnceForAllDevicesOfPoclThatAreNotLost) {
+  if (!device_->driver_keeps_code()) GTEST_SKIP() << "the first device is not PoCL's";
+  const gpu::Program program = addition();
+  const std::shared_ptr<gpu::Module> module = device_->build_module(program);
+  device_.reset();
+  device_ = backend_.open(devices_.at(0));
+  EXPECT_EQ(device_->build_module(program), module);
+  EXPECT_NE(device_->build_module(addition("2 + 1")), module);
+  EXPECT_EQ(add(*module, 100, nullptr), expected(100));
+  device_->lost();
+  const auto next = backend_.open(devices_.at(0));
+  EXPECT_NE(next->build_module(program), module);
+  EXPECT_NE(next->native(nullptr).context, device_->native(nullptr).context);
+}
+
+TEST_F(OpenCl, KeepsOnlySoMuchCode) {
+  if (!device_->driver_keeps_code()) GTEST_SKIP() << "the first device is not PoCL's";
+  cl_platform_id platform = nullptr;
+  const auto device = reinterpret_cast<cl_device_id>(device_->native(nullptr).device);
+  ASSERT_EQ(icd().clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, nullptr), CL_SUCCESS);
+  Context context(icd(), {platform, device});
+  struct Code final : gpu::Module {};
+  int built = 0;
+  const auto code = [&](std::size_t i) {
+    return context.code(std::to_string(i), [&] { return ++built, std::make_shared<Code>(); });
+  };
+  for (std::size_t i = 0; i < Context::kMostCode; ++i) code(i);
+  code(0);
+  code(Context::kMostCode);  // in the place of 1
+  const int before = built;
+  code(0);
+  code(2);
+  EXPECT_EQ(built, before);
+  code(1);
+  EXPECT_EQ(built, before + 1);
+}
+
 TEST_F(OpenCl, RefusesWhatIsNoProgram) {
   EXPECT_THROW(device_->load(addition(), {{'n', 'o', 'n', 'e'}, {}}), sdk::Refused);
 }

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 /// What happened on the made-up device, and what is to happen.
 struct Events {
-  int compiled = 0, loaded = 0, launches = 0, live_memory = 0;
+  int compiled = 0, loaded = 0, launches = 0, live_memory = 0, told_of_loss = 0;
   bool lost = false, gives_modules = true, refuses_binaries = false;
   std::string compiler_error;
   std::vector<std::string> launched;  // "kernel groups memory+offset/value.."
@@ -55,6 +55,7 @@ class FakeDevice final : public BackendDevice {
     ++events_.loaded;
     return std::make_unique<FakeModule>(program);
   }
+  void lost() noexcept override { ++events_.told_of_loss; }
   void launch(Module& module, std::size_t kernel, std::int64_t groups, std::span<const BoundArgument> arguments,
               fp_stream*) override {
     alive();
@@ -357,6 +358,7 @@ TEST_F(Runtime, AnswersALostDeviceWithItsLossFromThenOn) {
   events_.lost = false;  // a driver may forget; what was on the device is gone all the same
   EXPECT_THROW(made->run(forward()), DeviceLost);
   EXPECT_THROW(device->allocate(1), DeviceLost);
+  EXPECT_EQ(events_.told_of_loss, 1);
   try {
     device->synchronize(nullptr);
     FAIL() << "expected DeviceLost";

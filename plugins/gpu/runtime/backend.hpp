@@ -62,12 +62,14 @@ class BackendDevice : public sdk::DeviceMemory {
   /// Whether the driver keeps compiled code on disk itself, and would have to compile more to hand it out. The runtime
   /// then calls build_module() for each source, and keeps nothing.
   virtual bool driver_keeps_code() const { return false; }
-  /// Compiles and loads, without the binary. Same errors as compile().
-  virtual std::unique_ptr<Module> build_module(const Program& program) {
+  /// Compiles and loads, without the binary. Same errors as compile(). It may be code that other devices have too.
+  virtual std::shared_ptr<Module> build_module(const Program& program) {
     std::unique_ptr<Module> module;
     const Binary binary = compile(program, module);
     return module != nullptr ? std::move(module) : load(program, binary);
   }
+  /// Says that the device is lost, once: nothing is shared with one that is opened later.
+  virtual void lost() noexcept {}
   /// Loads what compile() gave, here or in another process. @throws Refused if the driver does not take it: the runtime
   /// then compiles anew.
   virtual std::unique_ptr<Module> load(const Program& program, const Binary& binary) = 0;
@@ -91,6 +93,8 @@ class Backend {
   /// Compiles for an architecture, with no device needed. @throws Unavailable without the compiler's library, or where
   /// only a device can compile; Refused with its words if the source does not compile.
   virtual Binary compile(const Program& program, const Target& target) = 0;
+  /// Last call, when all devices are closed: gives back what was kept for the next one.
+  virtual void shutdown() noexcept {}
 };
 
 }  // namespace fastpath_gpu

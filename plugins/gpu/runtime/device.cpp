@@ -15,6 +15,7 @@ void GpuDevice::lose(const char* text) {
   if (lost_.load(std::memory_order_relaxed)) return;
   loss_ = text;
   lost_.store(true, std::memory_order_release);
+  device_->lost();
 }
 
 std::shared_ptr<Module> GpuDevice::module(const Program& program) {
@@ -31,7 +32,7 @@ std::shared_ptr<Module> GpuDevice::module(const Program& program) {
   return module;
 }
 
-std::unique_ptr<Module> GpuDevice::load(const Program& program, const CompileKey& key) {
+std::shared_ptr<Module> GpuDevice::load(const Program& program, const CompileKey& key) {
   if (device_->driver_keeps_code()) return device_->build_module(program);
   if (const std::optional<Binary> kept = cache_.find(key)) {
     try {

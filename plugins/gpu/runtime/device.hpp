@@ -88,7 +88,7 @@ class GpuDevice final : public sdk::Device, public sdk::DeviceMemory {
 
  private:
   void lose(const char* text);
-  std::unique_ptr<Module> load(const Program& program, const CompileKey& key);
+  std::shared_ptr<Module> load(const Program& program, const CompileKey& key);
 
   sdk::DeviceDescription description_;
   Backend& backend_;

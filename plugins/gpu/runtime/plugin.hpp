@@ -27,6 +27,7 @@ class GpuPlugin : public sdk::Plugin {
   void query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) override;
   std::unique_ptr<sdk::Kernel> create(const sdk::KernelQuery& query, sdk::Device& device) override;
   std::unique_ptr<sdk::Device> open(const sdk::OpenRequest& request) override;
+  void shutdown() override { backend_->shutdown(); }
   bool owns_memory() const override { return true; }
   /// Compiling without a device, where that is possible: an OpenCL driver compiles for its own devices alone.
   const fp_extension* extensions() const override {
