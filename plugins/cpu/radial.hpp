@@ -62,8 +62,10 @@ inline ValueAndSlope radial_argument(const fastpath::sdk::RadialBasisConfig& con
     return {x, -x * x * slope * 2.0 / sum};
   }
   const double p0 = 0.75 * sum, p1 = 4.0 / 3.0 * sum, alpha = config.alpha / (p1 - p0);
-  const double th = std::tanh(alpha * (r - 0.5 * (p0 + p1))), half = 0.5 * (1.0 + th);
-  return {p0 + (r - p0) * half, half + (r - p0) * 0.5 * alpha * (1.0 - th * th)};
+  // (1 + tanh z) / 2 and (1 - tanh z) / 2 as they keep their digits where one of them is small.
+  const double z = 2.0 * alpha * (r - 0.5 * (p0 + p1));
+  const double part = 1.0 / (1.0 + std::exp(-z)), rest = 1.0 / (1.0 + std::exp(z));
+  return {p0 + (r - p0) * part, part * (1.0 + (r - p0) * 2.0 * alpha * rest)};
 }
 
 }  // namespace fastpath_cpu

@@ -172,6 +172,18 @@ TEST(RadialBasis, TransformsHaveThePublishedValues) {
   EXPECT_NEAR(at(c, c, 1.5), 1.2553482702440875, 1e-15);
 }
 
+// 1 + tanh and 1 - tanh^2 would have lost up to ten digits there. Expected values: 60 digits, rounded.
+TEST(RadialBasis, SoftTransformKeepsItsDigitsFarBelowTheStep) {
+  Config config = mace_config(1, 5.0, 5);
+  config.transform = DistanceTransform::soft;
+  for (const auto& [r, value, slope] : {std::array{0.0625, 4.64998997775449951e-1, -1.96789682220106067e-5},
+                                        std::array{0.125, 4.64996626490330911e-1, -6.46985843727376688e-5}}) {
+    const TransformedDistance<double> found = transform_distance(config, r, 0.31, 0.31);
+    EXPECT_NEAR(found.value, value, 1e-15);
+    EXPECT_NEAR(found.derivative / slope, 1.0, 1e-13);
+  }
+}
+
 TEST(RadialBasis, AgnesiReproducesReferenceData) {
   const TestData data("refdata/radial_zbl_agnesi.safetensors");
   const Reals r = data.reals("r"), constants = data.reals("agnesi_qpa"), radii = data.reals("covalent_radii");

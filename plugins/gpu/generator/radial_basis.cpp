@@ -151,9 +151,11 @@ class RadialBasis final : public Op {
     } else {
       s.line("const wide p0 = 0.75 * sum, p1 = ", number(4.0 / 3.0), " * sum, alpha = ", number(config_.alpha),
              " / (p1 - p0);");
-      s.line("const wide th = tanh(alpha * (r - 0.5 * (p0 + p1))), part = 0.5 * (1.0 + th);");
+      s.line("// (1 + tanh z) / 2 and (1 - tanh z) / 2 as they keep their digits where one of them is small.");
+      s.line("const wide z = 2.0 * alpha * (r - 0.5 * (p0 + p1));");
+      s.line("const wide part = 1.0 / (1.0 + exp(-z)), rest = 1.0 / (1.0 + exp(z));");
       s.line("result.value = p0 + (r - p0) * part;");
-      s.line("result.slope = part + (r - p0) * 0.5 * alpha * (1.0 - th * th);");
+      s.line("result.slope = part * (1.0 + (r - p0) * 2.0 * alpha * rest);");
     }
     s.line("return result;");
     s.line("}");

@@ -67,8 +67,8 @@ struct TransformedDistance {
 template <class S>
 TransformedDistance<S> transform_distance(const sdk::RadialBasisConfig& config, const S& r, double radius_a,
                                           double radius_b) {
+  using std::exp;
   using std::pow;
-  using std::tanh;
   if (config.transform == sdk::DistanceTransform::agnesi) {
     // y^q / (1 + y^(q-p)) of 2.3, multiplied by y^(p-q) above and below: finite at y = 0
     const double r0 = 0.5 * (radius_a + radius_b), q = config.q_exponent, p = config.p_exponent;
@@ -80,9 +80,10 @@ TransformedDistance<S> transform_distance(const sdk::RadialBasisConfig& config, 
   }
   if (config.transform == sdk::DistanceTransform::soft) {
     const double r0 = radius_a + radius_b, p0 = 0.75 * r0, p1 = 4.0 / 3.0 * r0, alpha = config.alpha / (p1 - p0);
-    const S th = tanh(S(alpha) * (r - S(0.5 * (p0 + p1))));
-    const S half = S(0.5) * (S(1) + th);
-    return {S(p0) + (r - S(p0)) * half, half + (r - S(p0)) * S(0.5 * alpha) * (S(1) - th * th)};
+    // (1 + tanh z) / 2 and (1 - tanh z) / 2 as they keep their digits where one of them is small
+    const S z = S(2 * alpha) * (r - S(0.5 * (p0 + p1)));
+    const S part = S(1) / (S(1) + exp(-z)), rest = S(1) / (S(1) + exp(z));
+    return {S(p0) + (r - S(p0)) * part, part * (S(1) + (r - S(p0)) * S(2 * alpha) * rest)};
   }
   return {r, S(1)};
 }
