@@ -73,9 +73,13 @@ struct FromMemory {
     }
     return {call.x, plan.product.in.size, sender, b.weights, path.padded};
   }
+  HWY_INLINE GradientRows<T> grad_weights(const ProductPath<T>& path, const Tile& tile, ConvBuffers<T>& b) const {
+    if (call.grad_w == nullptr || path.mul != path.padded) return {b.grad_weights, path.padded};
+    return {call.grad_w + tile.first * plan.product.weight_dim + path.w, plan.product.weight_dim};
+  }
   template <class D>
   HWY_INLINE void take(D, const ProductPath<T>& path, const Tile& tile, ConvBuffers<T>& b) const {
-    if (call.grad_w == nullptr) return;
+    if (call.grad_w == nullptr || path.mul == path.padded) return;
     for (std::int64_t e = 0; e < tile.n; ++e) {
       std::copy_n(b.grad_weights + e * path.padded, path.mul,
                   call.grad_w + (tile.first + e) * plan.product.weight_dim + path.w);

@@ -341,6 +341,9 @@ struct FromGeometry {
     }
   }
 
+  HWY_INLINE GradientRows<T> grad_weights(const ProductPath<T>& path, const Tile&, StepBuffers<T>& b) const {
+    return {b.grad_weights, path.padded};
+  }
   template <class D>
   HWY_INLINE void take(D d, const ProductPath<T>& path, const Tile& tile, StepBuffers<T>& b) const {
     const std::size_t last = plan.layers() - 1, p = index_of(path);

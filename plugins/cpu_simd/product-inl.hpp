@@ -336,6 +336,13 @@ HWY_INLINE void forward_receivers(D d, const Product<T>& product, const Source& 
   std::fill(call.out + next * dim, call.out + last * dim, T(0));
 }
 
+/// Rows of edges that a path's gradients of weights go to.
+template <class T>
+struct GradientRows {
+  T* data;
+  std::int64_t stride;
+};
+
 /// Gradients of the edges of a tile. @param to_senders  Out: [kTile] packed rows, what each edge adds to the gradient
 /// of its sender. A source takes gradients of weights, take(d, path, gradients, tile, buffers), between prepare() and
 /// finish(d, tile, buffers).
@@ -358,7 +365,9 @@ HWY_INLINE void backward_edges(D d, const Product<T>& product, const Source& sou
     if (path.mul == 0) continue;
     make_pairs(d, path, b.y, b.pairs);
     const PathInputs<T> in = source.weights(d, path, tile, b, call);
-    const PathGradients<T> to{b.grad_weights, path.padded, to_senders, product.in.size, !path.first, b.grad_pairs};
+    const GradientRows<T> of_weights = source.grad_weights(path, tile, b);
+    const PathGradients<T> to{of_weights.data, of_weights.stride, to_senders,
+                              product.in.size, !path.first,       b.grad_pairs};
     backward_tile(d, path, in, tile, b.pairs, b.rows, product.out.size, to);
     add_grad_y(d, path, b.grad_pairs, b.grad_y);
     source.take(d, path, tile, b);
