@@ -30,7 +30,8 @@ class CpuSimd(ProgramTest):
         return result
 
     def testPassesEveryCheckThatItCan(self):
-        self.assertGreater(self.check("--quick")["passed"], 40)
+        # Not --quick: over its 20 cycles what the heap of a kernel with many arrays happens to hold looks like growth.
+        self.assertGreater(self.check()["passed"], 60)
 
     def testAgreesWithTheReferenceUnderEachInstructionSet(self):
         targets = self.targets()
