@@ -17,6 +17,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "product-inl.hpp"
+#include "silu-inl.hpp"
 
 #ifndef FASTPATH_CPU_SIMD_MESSAGE_STEP
 #define FASTPATH_CPU_SIMD_MESSAGE_STEP
@@ -186,14 +187,6 @@ HWY_INLINE void sinc(D d, V t, bool with_slope, V& value, V& slope) {
   if (with_slope) slope = hn::IfThenElse(small, hn::Mul(s, t), slope);
 }
 
-/// 1 / (1 + exp(-z)).
-template <class D, class V, class T = hn::TFromD<D>>
-HWY_INLINE V logistic(D d, V z) {
-  const V far = hn::Set(d, sizeof(T) == 4 ? T(87) : T(700));  // beyond it exp() overflows, or is nothing beside 1
-  const V one = hn::Set(d, T(1));
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(z), far))));
-}
-
 /// Harmonics, net and gradients of them for a tile of edges.
 template <class T>
 struct FromGeometry {
@@ -298,10 +291,12 @@ struct FromGeometry {
       T *const h = b.h[i + 1], *const slope = b.slope[i + 1];
       multiply(d, rows, stride, plan.widths[i], b.h[i], plan.stride(i), plan.forward[i].data(), h, stride, false);
       for (std::int64_t at = 0; at < rows * stride; at += kLanes) {
-        const auto z = hn::LoadU(d, h + at), s = logistic(d, z), scaled = hn::Mul(constant, s);
+        const auto z = hn::LoadU(d, h + at);
+        const auto s = sigmoid(d, z);
+        const auto scaled = hn::Mul(constant, s.value);
         hn::StoreU(hn::Mul(scaled, z), d, h + at);
         // d/dz z s(z) = s (1 + z (1 - s))
-        if (backward) hn::StoreU(hn::Mul(scaled, hn::MulAdd(z, hn::Sub(one, s), one)), d, slope + at);
+        if (backward) hn::StoreU(hn::Mul(scaled, hn::MulAdd(z, s.rest, one)), d, slope + at);
       }
     }
     if (plan.radial.apply_cutoff) return;
