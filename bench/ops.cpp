@@ -8,18 +8,19 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "fastpath/error.hpp"
 #include "fastpath/fast_path.hpp"
+#include "fastpath/graph.hpp"
+#include "fastpath/model.hpp"
 #include "fastpath/sdk/ops.hpp"
 #include "fastpath/warning.hpp"
 #include "harness.hpp"
 #include "machine.hpp"
-#include "ops/make_op_module.hpp"
-#include "verify/op_problem.hpp"
 
 namespace {
 
@@ -27,9 +28,10 @@ using namespace fastpath;
 
 constexpr const char* kHelp = R"(fastpath_bench_ops [options]: times single ops on the CPU, reference against kernels.
 
-  --op NAME,NAME      spherical_harmonics, conv_tensor_product, message_step (all)
+  --op NAME,NAME      spherical_harmonics, radial_basis, radial_mlp, conv_tensor_product, message_step, irreps_linear
+                      (spherical_harmonics,conv_tensor_product,message_step)
   --layer NAME,NAME   small, medium, large: MACE layers of 128 channels; nequip: 32 channels to l = 2 (medium)
-  --edges N           edges; a fiftieth of it are nodes (20000)
+  --edges N           about so many edges, in a cubic crystal of 49 neighbours an atom (20000)
   --dtype NAME,NAME   float32, float64 (both)
   --threads N         CPU threads of a call (1)
   --arms NAME,..      reference and plugin ids (reference,cpu_ref,cpu_simd)
@@ -110,81 +112,185 @@ Options parse(int argc, char** argv) {
 /// Counts of docs/operators.md 5.1 of one edge: shared-y FLOPs, and bytes in float32 of what is read and written once.
 struct Layer {
   const char* name;
-  const char* in;
-  int l_out, l_edge;
+  int channels, l_hidden, l_max;
   double flops_forward, flops_backward, bytes_forward, bytes_backward;
 };
-constexpr Layer kLayers[] = {{"small", "128x0e", 3, 3, 8.2e3, 10.8e3, 2632, 5256},
-                             {"medium", "128x0e+128x1o", 3, 3, 29.9e3, 53.3e3, 7240, 14472},
-                             {"large", "128x0e+128x1o+128x2e", 3, 3, 66.5e3, 133.1e3, 13384, 26760},
-                             {"nequip", "32x0e+32x1o+32x2e", 2, 2, 7.5e3, 16.0e3, 2604, 5200}};
+constexpr Layer kLayers[] = {{"small", 128, 0, 3, 8.2e3, 10.8e3, 2632, 5256},
+                             {"medium", 128, 1, 3, 29.9e3, 53.3e3, 7240, 14472},
+                             {"large", 128, 2, 3, 66.5e3, 133.1e3, 13384, 26760},
+                             {"nequip", 32, 2, 2, 7.5e3, 16.0e3, 2604, 5200}};
 
-sdk::ConvTensorProductConfig convolution(const Layer& layer) {
-  sdk::ConvTensorProductConfig config;
-  config.in = sdk::Irreps::parse(layer.in);
-  std::vector<sdk::IrrepsBlock> edge, out;
-  for (int l = 0; l <= layer.l_edge; ++l) edge.push_back({1, {l, l % 2 == 0 ? 1 : -1}});
-  config.edge = sdk::Irreps(edge);
-  for (std::size_t i = 0; i < config.in.size(); ++i) {
-    for (std::size_t j = 0; j < config.edge.size(); ++j) {
-      const sdk::Irrep a = config.in[i].ir, b = config.edge[j].ir;
-      for (int l = std::abs(a.l - b.l); l <= std::min(a.l + b.l, layer.l_out); ++l) {
-        if ((a.l + b.l + l) % 2 != 0) continue;
-        config.instructions.push_back({i, j, out.size(), std::sqrt(2.0 * l + 1)});
-        out.push_back({config.in[i].mul, {l, a.parity * b.parity}});
+std::string irreps(int channels, int l_max) {
+  std::string text;
+  for (int l = 0; l <= l_max; ++l) {
+    text += fmt::format("{}{}x{}{}", l > 0 ? "+" : "", channels, l, l % 2 == 0 ? "e" : "o");
+  }
+  return text;
+}
+
+/// One layer's "convolutions" of a config.json: every path of natural parity, outputs by degree.
+std::string convolution(const Layer& layer, int l_in) {
+  struct Path {
+    int in, edge, out;
+  };
+  std::vector<Path> paths;
+  for (int l = 0; l <= layer.l_max; ++l) {
+    for (int a = 0; a <= l_in; ++a) {
+      for (int b = 0; b <= layer.l_max; ++b) {
+        if (l >= std::abs(a - b) && l <= a + b && (l + a + b) % 2 == 0) paths.push_back({a, b, l});
       }
     }
   }
-  config.out = sdk::Irreps(out);
-  return config;
+  std::string out, instructions;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const Path& path = paths[i];
+    const char* comma = i > 0 ? ", " : "";
+    out += fmt::format("{}{}x{}{}", i > 0 ? "+" : "", layer.channels, path.out, path.out % 2 == 0 ? "e" : "o");
+    instructions += fmt::format("{}[{}, {}, {}]", comma, path.in, path.edge, i);
+  }
+  return fmt::format(R"({{"irreps_in": "{}", "irreps_edge": "{}", "irreps_out": "{}", "instructions": [{}]}})",
+                     irreps(layer.channels, l_in), irreps(1, layer.l_max), out, instructions);
 }
 
+/// A model whose second layer is the one that is timed.
+std::shared_ptr<Model> model_of(const Layer& layer) {
+  return Model::create(fmt::format(R"({{
+ "format": "fastpath-model", "format_version": 1, "architecture": "mace", "dtype": "float64", "atomic_numbers": [14],
+ "r_max": 5.0, "radial_type": "bessel", "num_bessel": 8, "polynomial_cutoff_p": 5, "distance_transform": "none",
+ "apply_cutoff": true, "pair_repulsion": false, "radial_mlp": [64, 64, 64], "l_max": {}, "hidden_irreps": "{}",
+ "num_interactions": 2, "correlation": [1, 1], "interaction_first": "RealAgnosticResidualInteractionBlock",
+ "interaction": "RealAgnosticResidualInteractionBlock", "mlp_irreps": "16x0e", "gate": "silu",
+ "activation_constant": 1.6791767923989418, "avg_num_neighbors": [50.0, 50.0], "heads": ["default"],
+ "reduced_cg": false, "keep_last_layer_irreps": false, "convolutions": [{}, {}]}})",
+                                   layer.l_max, irreps(layer.channels, layer.l_hidden), convolution(layer, 0),
+                                   convolution(layer, layer.l_hidden)),
+                       1);
+}
+
+struct Op {
+  const char* name;
+  const char* module;
+};
+constexpr Op kOps[] = {{"spherical_harmonics", "spherical_harmonics"},
+                       {"radial_basis", "radial_embedding"},
+                       {"radial_mlp", "interactions.1.conv_tp_weights"},
+                       {"conv_tensor_product", "interactions.1.conv_tp"},
+                       {"message_step", "interactions.1"},
+                       {"irreps_linear", "interactions.1.linear"}};
+
+/// Forward and backward, per row of the op; bytes in float32.
 struct Work {
-  OpSpec spec;
-  double flops[2] = {}, bytes[2] = {};  ///< Forward and backward, per edge; bytes in float32.
+  double flops[2] = {}, bytes[2] = {};
 };
 
-template <class Config>
-OpSpec spec_of(const Config& config) {
-  return {std::string(Config::kOp), Config::kVersion, config.attributes().values()};
+double net_flops(const sdk::RadialMlpConfig& net) {
+  double sum = 0;
+  for (std::size_t i = 0; i + 1 < net.widths.size(); ++i) {
+    sum += 2.0 * static_cast<double>(net.widths[i]) * static_cast<double>(net.widths[i + 1]);
+  }
+  return sum;
 }
+double dim(const sdk::Irreps& of) { return static_cast<double>(of.dim()); }
 
-Work work_of(const std::string& op, const Layer& layer) {
-  if (op == "spherical_harmonics") {
-    const double dim = (layer.l_edge + 1) * (layer.l_edge + 1);
-    return {spec_of(sdk::SphericalHarmonicsConfig{.l_max = layer.l_edge}), {0, 0}, {4 * (3 + dim), 4 * (3 + dim + 3)}};
+Work work_of(const OpSpec& op, const Layer& layer) {
+  const sdk::Attributes config(op.config);
+  if (op.id == "spherical_harmonics") {
+    const double width = (layer.l_max + 1) * (layer.l_max + 1);
+    return {{0, 0}, {4 * (3 + width), 4 * (3 + width + 3)}};
   }
-  const sdk::ConvTensorProductConfig conv = convolution(layer);
-  if (op == "conv_tensor_product") {
-    return {spec_of(conv), {layer.flops_forward, layer.flops_backward}, {layer.bytes_forward, layer.bytes_backward}};
+  if (op.id == "radial_basis") return {{0, 0}, {4 * 9, 4 * 10}};
+  if (op.id == "radial_mlp") {
+    const auto net = sdk::RadialMlpConfig::from(config);
+    const double ends = 4.0 * static_cast<double>(net.widths.front() + net.widths.back());
+    return {{net_flops(net), net_flops(net)}, {ends, ends + 4.0 * static_cast<double>(net.widths.front())}};
   }
-  if (op != "message_step") refuse("--op '" + op + "' is unknown");
-  sdk::MessageStepConfig step;
-  step.harmonics.l_max = layer.l_edge;
-  step.radial.n_basis = 8;
-  step.radial.r_max = 5;
-  step.radial.prefactor = std::sqrt(2.0 / 5);
-  for (int n = 1; n <= 8; ++n) step.radial.frequencies.push_back(n * M_PI / 5);
-  step.mlp.widths = {8, 64, 64, 64, conv.weight_numel()};
-  double net = 0;
-  for (std::size_t i = 0; i + 1 < step.mlp.widths.size(); ++i) {
-    step.mlp.scales.push_back(1 / std::sqrt(static_cast<double>(step.mlp.widths[i])));
-    net += 2.0 * static_cast<double>(step.mlp.widths[i] * step.mlp.widths[i + 1]);
+  if (op.id == "irreps_linear") {
+    const auto linear = sdk::IrrepsLinearConfig::from(config);
+    double flops = 0;
+    for (const auto& path : linear.paths()) {
+      flops +=
+          2.0 * static_cast<double>(linear.in[path.in].mul * linear.out[path.out].mul * linear.in[path.in].ir.dim());
+    }
+    const double ends = 4 * (dim(linear.in) + dim(linear.out));
+    return {{flops, flops}, {ends, ends}};
   }
-  step.conv = conv;
+  if (op.id == "conv_tensor_product") {
+    return {{layer.flops_forward, layer.flops_backward}, {layer.bytes_forward, layer.bytes_backward}};
+  }
   // Weights and messages are nobody's input: what must be read is geometry and features. Backward needs the net once
   // more, and once the other way.
-  const double features = 4.0 * static_cast<double>(conv.in.dim());
-  return {spec_of(step),
-          {layer.flops_forward + net, layer.flops_backward + 2 * net},
+  const auto step = sdk::MessageStepConfig::from(config);
+  const double net = net_flops(step.mlp), features = 4 * dim(step.conv.in);
+  return {{layer.flops_forward + net, layer.flops_backward + 2 * net},
           {features + 4 * 4 + 8, 2 * features + 2 * 4 * 4 + 8}};
 }
+
+/// Atoms of a simple cubic crystal that is shaken, with about 49 neighbours each and about so many edges.
+Structure crystal(std::int64_t edges) {
+  constexpr double kSpacing = 2.2;
+  const auto side = std::max<std::int64_t>(std::llround(std::cbrt(static_cast<double>(edges) / 49)), 1);
+  Structure structure;
+  std::mt19937_64 random(1);
+  const auto shake = [&] { return 0.1 * (static_cast<double>(random() % 2001) / 1000 - 1); };
+  for (std::int64_t i = 0; i < side * side * side; ++i) {
+    structure.atomic_numbers.push_back(14);
+    structure.positions.push_back({kSpacing * static_cast<double>(i % side) + shake(),
+                                   kSpacing * static_cast<double>(i / side % side) + shake(),
+                                   kSpacing * static_cast<double>(i / side / side) + shake()});
+  }
+  const double length = kSpacing * static_cast<double>(side);
+  structure.cell = {Vec3{length, 0, 0}, Vec3{0, length, 0}, Vec3{0, 0, length}};
+  structure.pbc = {true, true, true};
+  return structure;
+}
+
+/// What all arms of one op read and write.
+struct Problem {
+  std::vector<Tensor> inputs, outputs, grad_outputs, grad_inputs;
+
+  /// @param rows  How many rows an op without a graph has.
+  Problem(const sdk::Signature& signature, const Graph& graph, const OpGraph& op_graph, std::int64_t rows,
+          DType dtype) {
+    const Tensor vectors = graph.edge_vectors();
+    std::mt19937_64 random(2);
+    const auto filled = [&](const sdk::Argument& argument) {
+      if (!argument.real) return op_graph.species;
+      Shape shape;
+      if (argument.axis == sdk::Axis::edges) shape = {graph.n_edges()};
+      if (argument.axis == sdk::Axis::rows) shape = {rows};
+      if (argument.axis == sdk::Axis::nodes || argument.axis == sdk::Axis::receivers) shape = {graph.n_nodes()};
+      shape.insert(shape.end(), argument.trailing.begin(), argument.trailing.end());
+      const Tensor values = Tensor::empty(shape, DType::float64);
+      double* const to = values.data<double>();
+      for (std::int64_t i = 0; i < values.numel(); ++i) {
+        const double* const v = vectors.data<double>();
+        to[i] = argument.name == "vectors"   ? v[i]
+                : argument.name == "lengths" ? std::hypot(v[3 * i], v[3 * i + 1], v[3 * i + 2])
+                                             : static_cast<double>(random() % 2001) / 1000 - 1;
+      }
+      return values.to(dtype);
+    };
+    for (const sdk::Argument& argument : signature.inputs) {
+      inputs.push_back(filled(argument));
+      grad_inputs.push_back(argument.real && argument.differentiable ? inputs.back().clone() : Tensor());
+    }
+    for (const sdk::Argument& argument : signature.outputs) {
+      if (argument.optional) {
+        outputs.emplace_back(), grad_outputs.emplace_back();
+        continue;
+      }
+      grad_outputs.push_back(filled(argument));
+      outputs.push_back(grad_outputs.back().clone());
+    }
+  }
+};
 
 /// One way to run the op, with tensors that all ways share.
 struct Subject {
   std::string name;
   std::unique_ptr<Context> context;  // null for the reference
-  std::unique_ptr<ops::OpModule> module;
+  std::shared_ptr<Model> model;
+  FastPathModule* module = nullptr;
 };
 
 std::string time_text(double seconds) {
@@ -208,66 +314,63 @@ int run(const Options& options) {
     json.begin_object().put("bytes", kib << 10).put("bytes_per_second", rate).end();
   }
   json.end().end();
-  std::printf("%lld edges, %lld nodes, %d thread%s; F forward, FB forward and backward with all gradients\n\n",
-              static_cast<long long>(options.edges),
-              static_cast<long long>(std::max<std::int64_t>(options.edges / 50, 1)), options.threads,
+  const Graph graph = Graph::from_structure(crystal(options.edges), 5.0);
+  const Tensor species = Tensor::zeros({graph.n_nodes()}, DType::int32);
+  const OpGraph op_graph = OpGraph::from(graph, species, 1, graph.n_nodes());
+  std::printf("%lld edges, %lld nodes, %d thread%s; F forward, FB forward and backward to the inputs\n\n",
+              static_cast<long long>(graph.n_edges()), static_cast<long long>(graph.n_nodes()), options.threads,
               options.threads == 1 ? "" : "s");
   std::printf("%-20s %-7s %-8s %-4s", "op", "layer", "dtype", "pass");
   for (const std::string& arm : options.arms) std::printf(" %11s", arm.c_str());
   std::printf(" %9s %8s %7s %8s\n", "first/last", "GFLOP/s", "GB/s", "of limit");
-  json.put("edges", options.edges).put("threads", options.threads).begin_array("rows");
+  json.put("edges", graph.n_edges()).put("nodes", graph.n_nodes()).put("threads", options.threads).begin_array("rows");
 
   for (const std::string& op : options.ops) {
+    const auto known_op =
+        std::find_if(std::begin(kOps), std::end(kOps), [&](const Op& known) { return op == known.name; });
+    if (known_op == std::end(kOps)) refuse("--op '" + op + "' is unknown");
     for (const std::string& layer_name : options.layers) {
       const auto layer = std::find_if(std::begin(kLayers), std::end(kLayers),
                                       [&](const Layer& known) { return layer_name == known.name; });
       if (layer == std::end(kLayers)) refuse("--layer '" + layer_name + "' is unknown");
-      const Work work = work_of(op, *layer);
       for (const std::string& dtype_name : options.dtypes) {
         if (dtype_name != "float32" && dtype_name != "float64") refuse("--dtype '" + dtype_name + "' is unknown");
         const bool single = dtype_name == "float32";
         const DType dtype = single ? DType::float32 : DType::float64;
-        verify::TrialShape shape;
-        shape.n_edges = shape.n_rows = options.edges;
-        shape.n_nodes = shape.n_receivers = std::max<std::int64_t>(options.edges / 50, 1);
-        const auto drawn_for = ops::make_op_module(work.spec);
-        const verify::Problem problem = verify::draw_problem(*drawn_for, dtype, shape, 1);
-        const verify::Side& given = problem.given;
-        const auto like = [&](const std::vector<Tensor>& list) {
-          std::vector<Tensor> result;
-          for (const Tensor& tensor : list) {
-            result.push_back(tensor.defined() && is_floating(tensor.dtype()) ? tensor.clone() : Tensor());
-          }
-          return result;
-        };
-        const std::vector<Tensor> outputs = like(given.grad_outputs), grad_inputs = like(given.inputs);
-        const auto call_of = [&](Pass pass) {
-          OpCall call;
-          call.pass = pass;
-          call.graph = &problem.graph;
-          call.inputs = given.inputs;
-          call.threads = options.threads;
-          if (pass == Pass::forward) {
-            call.outputs = outputs;
-          } else {
-            call.grad_outputs = given.grad_outputs;
-            call.grad_inputs = grad_inputs;
-          }
-          return call;
-        };
         std::vector<Subject> subjects;
         for (const std::string& arm : options.arms) {
-          Subject subject{arm, nullptr, ops::make_op_module(work.spec)};
+          Subject subject{arm, nullptr, model_of(*layer)};
+          for (const NamedFastModule& named : fast_modules(*subject.model)) {
+            if (named.name == known_op->module) subject.module = named.module;
+          }
           if (arm != "reference") {
             subject.context = std::make_unique<Context>(ContextOptions{
                 .registry = {.search_paths = {options.plugins}, .default_paths = false, .enable = {arm}}});
-            const Selection chosen =
-                select({{op, subject.module.get()}}, UseFast::always, nullptr, Device::cpu(), dtype,
-                       {options.edges, shape.n_nodes}, kPassesForces, subject.context.get());
+            const Selection chosen = select({{op, subject.module}}, UseFast::always, nullptr, Device::cpu(), dtype,
+                                            {graph.n_edges(), graph.n_nodes()}, kPassesForces, subject.context.get());
             if (!chosen.any_fast()) subject.name.clear();  // has no kernel
           }
           subjects.push_back(std::move(subject));
         }
+        const OpSpec spec = subjects.front().module->op();
+        const Work work = work_of(spec, *layer);
+        const std::int64_t rows = op == "irreps_linear" ? graph.n_nodes() : graph.n_edges();
+        const Problem problem(sdk::signature_of(spec.id, spec.version, sdk::Attributes(spec.config)).value(), graph,
+                              op_graph, rows, dtype);
+        const auto call_of = [&](Pass pass) {
+          OpCall call;
+          call.pass = pass;
+          call.graph = &op_graph;
+          call.inputs = problem.inputs;
+          call.threads = options.threads;
+          if (pass == Pass::forward) {
+            call.outputs = problem.outputs;
+          } else {
+            call.grad_outputs = problem.grad_outputs;
+            call.grad_inputs = problem.grad_inputs;
+          }
+          return call;
+        };
         for (const bool both : {false, true}) {
           std::vector<bench::Arm> arms;
           for (Subject& subject : subjects) {
@@ -282,7 +385,7 @@ int run(const Options& options) {
           bench::Budget budget;
           budget.seconds = options.seconds;
           const std::vector<bench::Timing> timings = bench::measure(arms, budget);
-          const double n = static_cast<double>(options.edges);
+          const auto n = static_cast<double>(rows);
           const double flops = n * (work.flops[0] + (both ? work.flops[1] : 0)),
                        bytes = n * (work.bytes[0] + (both ? work.bytes[1] : 0)) * (single ? 1 : 2);
           const double bandwidth = bench::read_bandwidth(static_cast<std::uint64_t>(std::max(bytes, 4096.0)), 0.1);
