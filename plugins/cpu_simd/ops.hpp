@@ -21,5 +21,6 @@ Op spherical_harmonics();
 Op radial_mlp();
 Op irreps_linear();
 Op species_linear();
+Op symmetric_contraction();
 
 }  // namespace cpu_simd
