@@ -30,8 +30,8 @@ class CpuSimd(ProgramTest):
         return result
 
     def testPassesEveryCheckThatItCan(self):
-        # Not --quick: over its 20 cycles what the heap of a kernel with many arrays happens to hold looks like growth.
-        self.assertGreater(self.check()["passed"], 60)
+        # Quick: in all cycles of the check for growth AddressSanitizer would keep more freed memory than may grow.
+        self.assertGreater(self.check("--quick")["passed"], 60)
 
     def testAgreesWithTheReferenceUnderEachInstructionSet(self):
         targets = self.targets()
