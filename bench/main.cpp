@@ -243,6 +243,10 @@ SizeResult measure_size(const fastpath::Model& model, const fastpath::Structure&
     result.memory_peak = bench::peak_memory().value_or(0);
     result.energy = first.energy;
     for (const fastpath::Decision& decision : first.selection.decisions) {
+      // Work that a fused module does, or the parts of one, is counted there.
+      using fastpath::ReasonCode;
+      const ReasonCode code = decision.reason.code;
+      if (code == ReasonCode::covered_by_parent || code == ReasonCode::in_parts) continue;
       ++result.modules;
       if (!decision.fast()) continue;
       ++result.modules_fast;

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "command_line.hpp"
+#include "decisions.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
 #include "held_signals.hpp"
@@ -123,15 +124,17 @@ void write_results(const std::vector<Frame>& frames, const std::filesystem::path
   write_extxyz(path, structures);
 }
 
-/// "cpu_ref 14/18": how many of the modules with a fast path each plugin served.
+/// "cpu_ref 14/18": how many of the modules with a fast path, and work of their own, each plugin served.
 std::string path_summary(const Selection& selection) {
   std::map<std::string, std::size_t> counts;
+  std::size_t all = 0;
   for (const Decision& decision : selection.decisions) {
+    if (has_own_work(decision)) ++all;
     if (decision.fast()) ++counts[decision.choice];
   }
   std::string result;
   for (const auto& [plugin, count] : counts) {
-    result += fmt::format("{}{} {}/{}", result.empty() ? "" : ", ", plugin, count, selection.decisions.size());
+    result += fmt::format("{}{} {}/{}", result.empty() ? "" : ", ", plugin, count, all);
   }
   return result.empty() ? "reference" : result;
 }

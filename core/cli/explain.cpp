@@ -5,6 +5,7 @@
 #include <map>
 
 #include "command_line.hpp"
+#include "decisions.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
 #include "json.hpp"
@@ -53,18 +54,24 @@ void print_table(const std::vector<Decision>& decisions) {
   Table table;
   for (const char* title : {"module", "op", "choice", "reason"}) table.column(title);
   std::map<std::string, std::size_t> counts;
+  std::size_t within = 0;
   for (const Decision& decision : decisions) {
     table.row({decision.module,
                decision.op,
                {decision.choice, decision.fast() ? Style::good : Style::plain},
                std::string(to_string(decision.reason.code))});
-    ++counts[decision.choice];
+    if (has_own_work(decision)) {
+      ++counts[decision.choice];
+    } else {
+      ++within;
+    }
   }
   print(table.text());
   std::string summary;
   for (const auto& [choice, count] : counts) {
     summary += fmt::format("{}{} by {}", summary.empty() ? "" : ", ", count, choice);
   }
+  if (within > 0) summary += fmt::format("{}{} within others", summary.empty() ? "" : ", ", within);
   print(fmt::format("\n{} modules with a fast path: {}\n", decisions.size(), summary.empty() ? "none" : summary));
 }
 

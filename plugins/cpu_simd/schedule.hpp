@@ -89,9 +89,8 @@ class EdgeWork {
   }
 
   /// @param grad_x   Out: [n_nodes, in.dim]. May be null.
-  /// @param stripes  The job sums something over all edges: tiles then say which of kStripes sums they add to, and
-  /// those
-  ///   of one sum come one after the other.
+  /// @param stripes  The job sums something over all edges: tiles then say which of kStripes sums they add to. Those of
+  ///   one sum come one after the other.
   void backward(Workers& workers, int threads, const T* x, Call& call, T* grad_x, bool stripes) {
     pack(workers, threads, x, call);
     const auto& graph = call.graph;
