@@ -33,6 +33,12 @@ S polynomial_envelope_derivative(const S& r, double r_max, int p) {
   return S(-0.5 * p * (p + 1) * (p + 2) / r_max) * integer_power(u, p - 1) * rest * rest;
 }
 
+/// With the tangent that the derivative gives: by the product rule it would cancel where the envelope is flat.
+template <class T>
+Dual<T> polynomial_envelope(const Dual<T>& r, double r_max, int p) {
+  return {polynomial_envelope(r.value, r_max, p), polynomial_envelope_derivative(r.value, r_max, p) * r.tangent};
+}
+
 /// sin(t) / t.
 template <class S>
 S sinc(const S& t) {
