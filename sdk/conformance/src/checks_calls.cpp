@@ -23,8 +23,7 @@ void life_cycle(Session& session, const char* obligation = "P-48") {
     Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     if (!prepare(session, kernel, problem)) continue;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       session.trial.step(subject.name() + ", " + pass_name(pass));
       Evaluation evaluation = problem.of(pass);
       run_well(session, kernel, evaluation, {}, obligation);
@@ -464,8 +463,7 @@ void check_bad_run(Trial& trial) {
     Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     if (!prepare(session, kernel, problem)) continue;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       const std::string name = subject.name() + ", " + pass_name(pass) + ": ";
       Evaluation first = problem.of(pass);
       if (!run_well(session, kernel, first)) continue;
@@ -483,9 +481,11 @@ void check_bad_run(Trial& trial) {
         edited("no graph", [](fp_run_args& a, Structs&) { a.graph = nullptr; });
       }
       edited("no inputs", [](fp_run_args& a, Structs&) { a.inputs = nullptr; });
-      if (pass == FP_PASS_FORWARD) edited("no outputs", [](fp_run_args& a, Structs&) { a.outputs = nullptr; });
-      if (pass == FP_PASS_BACKWARD)
+      if (first.grad_outputs.empty()) {
+        edited("no outputs", [](fp_run_args& a, Structs&) { a.outputs = nullptr; });
+      } else {
         edited("no grad_outputs", [](fp_run_args& a, Structs&) { a.grad_outputs = nullptr; });
+      }
       fp_workspace workspace{};
       if (kernel.workspace(first, workspace).ok() && workspace.scratch_bytes > 0) {
         edited("no scratch memory", [](fp_run_args& a, Structs&) {
@@ -517,6 +517,12 @@ void check_bad_run(Trial& trial) {
       add("grad_outputs", subject.op.signature.outputs, first.grad_outputs, false);
       add("grad_inputs", subject.op.signature.inputs, first.grad_inputs, true);
       add("grad_parameters", subject.op.signature.parameters, first.grad_parameters, true);
+      add("inputs_t", subject.op.signature.inputs, first.inputs_t, true);
+      add("parameters_t", subject.op.signature.parameters, first.parameters_t, true);
+      add("outputs_t", subject.op.signature.outputs, first.outputs_t, true);
+      add("grad_outputs_t", subject.op.signature.outputs, first.grad_outputs_t, true);
+      add("grad_inputs_t", subject.op.signature.inputs, first.grad_inputs_t, true);
+      add("grad_parameters_t", subject.op.signature.parameters, first.grad_parameters_t, true);
       for (const Argument& argument : arguments) {
         for (const TensorFault& fault : tensor_faults()) {
           if (!fault.optional_too && argument.may_be_absent) continue;
@@ -571,8 +577,8 @@ void check_allocation_failure(Trial& trial) {
           Kernel kernel(session, device, subject.device, {&subject.op, subject.dtype, subject.passes});
           if (judge("create", kernel.created())) {
             bool ok = problem.parameters.empty() || judge("bind", kernel.bind(problem.parameters, 1));
-            for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-              if (!ok || (subject.passes & pass) == 0) continue;
+            for (const std::uint32_t pass : passes_of(subject)) {
+              if (!ok) continue;
               Evaluation evaluation = problem.of(pass);
               const Outcome outcome = kernel.run(evaluation);
               if (judge("run", outcome)) continue;
@@ -689,8 +695,8 @@ void check_threads(Trial& trial) {
       const Problem& problem = problems.emplace_back(subject.op, subject.dtype, graph, 7, random);
       Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
       good = prepare(session, kernel, problem);
-      for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-        if (!good || (subject.passes & pass) == 0) continue;
+      for (const std::uint32_t pass : passes_of(subject)) {
+        if (!good) continue;
         std::vector<Evaluation>& right = all_right[static_cast<std::size_t>(thread)];
         right.push_back(problem.of(pass));
         if (!run_well(session, kernel, right.back())) trial.stop();

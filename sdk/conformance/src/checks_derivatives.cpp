@@ -20,6 +20,11 @@ double dot_size(const Array& a, const Array& b) {
   return sum;
 }
 
+bool has_gradients(const Subject& subject) {
+  constexpr std::uint32_t kBoth = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+  return (subject.passes & kBoth) == kBoth;
+}
+
 /// The configurations of an op that the plugin takes.
 std::vector<OpCase> taken(Session& session, const Subject& subject, Random& random) {
   const int drawn = session.trial.options.quick ? 2 : 8;
@@ -40,7 +45,7 @@ void check_differences(Trial& trial) {
   session.watch = false;
   Random random(trial.random);
   for (const Subject& subject : subjects(session)) {
-    if (!(subject.dtype == sdk::kFloat64) || subject.passes != (FP_PASS_FORWARD | FP_PASS_BACKWARD)) continue;
+    if (!(subject.dtype == sdk::kFloat64) || !has_gradients(subject)) continue;
     OpenDevice device(session, subject.device);
     for (const OpCase& op : taken(session, subject, random)) {
       trial.step(subject.name() + ", " + op.label);
@@ -107,8 +112,7 @@ void check_identities(Trial& trial) {
   Random random(trial.random);
   bool any = false;
   for (const Subject& subject : subjects(session)) {
-    if (subject.op.op != sdk::ConvTensorProductConfig::kOp || subject.passes != (FP_PASS_FORWARD | FP_PASS_BACKWARD))
-      continue;
+    if (subject.op.op != sdk::ConvTensorProductConfig::kOp || !has_gradients(subject)) continue;
     any = true;
     OpenDevice device(session, subject.device);
     for (const OpCase& op : taken(session, subject, random)) {
@@ -138,11 +142,160 @@ void check_identities(Trial& trial) {
   if (!any) trial.skip("it has no conv_tensor_product with forward and backward");
 }
 
+void move(std::vector<Array>& arrays, const std::vector<Array>& along, double h) {
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    for (std::int64_t k = 0; along[i].present && k < arrays[i].numel(); ++k) {
+      arrays[i].set(k, arrays[i].at(k) + h * along[i].at(k));
+    }
+  }
+}
+void clear(std::vector<Array>& arrays) {
+  for (Array& array : arrays) array = Array::absent();
+}
+
+/// What one configuration's tangent pass must be beside the plain pass of the same kernel.
+class TangentChecks {
+ public:
+  TangentChecks(Session& session, const Subject& subject, Kernel& kernel, const Problem& problem, std::uint32_t pass)
+      : session_(session), trial_(session.trial), subject_(subject), kernel_(kernel), problem_(problem), pass_(pass) {}
+
+  void run(bool differences) {
+    step("");
+    Evaluation found = problem_.of(pass_), plain = problem_.of(plain_pass());
+    if (!run_well(session_, kernel_, found) || !run_well(session_, kernel_, plain)) return;
+    const std::size_t n = results_of(plain).size();
+    for (std::size_t i = 0; i < n; ++i) {
+      expect_same(*results_of(found)[i], *results_of(plain)[i], "value " + std::to_string(i) + " beside its tangent");
+    }
+    step(": no tangents");
+    Evaluation none = problem_.of(pass_, kPoisonFinite);
+    for (auto* list : {&none.inputs_t, &none.parameters_t, &none.grad_outputs_t}) clear(*list);
+    if (!run_well(session_, kernel_, none)) return;
+    for (std::size_t i = 0; i < n; ++i) {
+      expect_same(*results_of(none)[i], *results_of(plain)[i], "value " + std::to_string(i) + " without tangents");
+      trial_.expect(largest(*results_of(none)[n + i]) == 0, "P-61",
+                    "tangent " + std::to_string(i) + " is " + std::to_string(largest(*results_of(none)[n + i])) +
+                        " where no argument has one",
+                    "zero");
+    }
+    absent_ones(n);
+    if (differences) slopes(found, n);
+  }
+
+ private:
+  std::uint32_t plain_pass() const { return pass_ == FP_PASS_FORWARD_TANGENT ? FP_PASS_FORWARD : FP_PASS_BACKWARD; }
+  void step(const std::string& what) {
+    trial_.step(subject_.name() + ", " + problem_.op.label + ", " + pass_name(pass_) + what);
+  }
+  void expect_same(const Array& found, const Array& expected, const std::string& what) {
+    const double error = difference(found, expected);
+    trial_.expect(error <= 4 * tolerance_of(subject_.dtype, subject_.answer.c.tolerance), "P-61",
+                  what + " differs by " + std::to_string(error), "what the plain pass gives");
+  }
+
+  /// One argument without a tangent, and the same with zeros for it.
+  void absent_ones(std::size_t n) {
+    const Evaluation all = problem_.of(pass_);
+    constexpr std::vector<Array> Evaluation::*kLists[] = {&Evaluation::inputs_t, &Evaluation::parameters_t,
+                                                          &Evaluation::grad_outputs_t};
+    constexpr const char* kNames[] = {"input", "parameter", "gradient of output"};
+    for (std::size_t list = 0; list < 3; ++list) {
+      for (std::size_t i = 0; i < (all.*kLists[list]).size(); ++i) {
+        if (!(all.*kLists[list])[i].present) continue;
+        step(std::string(": ") + kNames[list] + " " + std::to_string(i) + " without a tangent");
+        Evaluation without = all, zero = all;
+        (without.*kLists[list])[i] = Array::absent();
+        Array& zeros = (zero.*kLists[list])[i];
+        zeros = Array::zeros(zeros.shape, zeros.dtype);
+        if (!run_well(session_, kernel_, without) || !run_well(session_, kernel_, zero)) return;
+        for (std::size_t k = 0; k < 2 * n; ++k) {
+          const double error = difference(*results_of(without)[k], *results_of(zero)[k]);
+          trial_.expect(error <= 4 * tolerance_of(subject_.dtype, subject_.answer.c.tolerance), "P-61",
+                        "result " + std::to_string(k) + " differs by " + std::to_string(error) +
+                            " from that with a tangent of zeros",
+                        "an absent tangent counts as zero");
+        }
+      }
+    }
+  }
+
+  /// Differences of the plain pass with everything moved along the direction.
+  void slopes(const Evaluation& found, std::size_t n) {
+    step(": differences");
+    constexpr double kWidth = 2e-4;
+    std::uint64_t version = 1;
+    RunOptions fast;
+    fast.check = false;
+    const auto at = [&](double h) {
+      Problem moved = problem_;
+      move(moved.inputs, problem_.inputs_t, h);
+      move(moved.parameters, problem_.parameters_t, h);
+      move(moved.cotangents, problem_.cotangents_t, h);
+      Evaluation evaluation = moved.of(plain_pass());
+      if (!moved.parameters.empty() && !kernel_.bind(moved.parameters, ++version).ok()) trial_.stop();
+      if (!run_well(session_, kernel_, evaluation, fast)) trial_.stop();
+      return evaluation;
+    };
+    const Evaluation up = at(kWidth), down = at(-kWidth), far_up = at(2 * kWidth), far_down = at(-2 * kWidth);
+    for (std::size_t i = 0; i < n; ++i) {
+      const Array& tangent = *results_of(found)[n + i];
+      double size = 0, scale = 0, error = 0;
+      for (std::int64_t k = 0; k < tangent.numel(); ++k) {
+        const auto slope = [&](const Evaluation& high, const Evaluation& low, double h) {
+          return (results_of(high)[i]->at(k) - results_of(low)[i]->at(k)) / (2 * h);
+        };
+        const double expected = (4 * slope(up, down, kWidth) - slope(far_up, far_down, 2 * kWidth)) / 3;
+        size = std::max(size, std::abs(results_of(found)[i]->at(k)));
+        scale = std::max({scale, std::abs(expected), std::abs(tangent.at(k))});
+        error = std::max(error, std::abs(expected - tangent.at(k)));
+      }
+      // Rounding of the values over the width, and what is left of the fourth order.
+      const double allowed = 1e-14 * size / kWidth * 100 + 1e-7 * scale;
+      trial_.expect(error <= allowed, "P-61",
+                    "tangent " + std::to_string(i) + " is " + std::to_string(error) + " off the slope of its value",
+                    "at most " + std::to_string(allowed));
+    }
+  }
+
+  Session& session_;
+  Trial& trial_;
+  const Subject& subject_;
+  Kernel& kernel_;
+  const Problem& problem_;
+  std::uint32_t pass_;
+};
+
+void check_tangents(Trial& trial) {
+  Session session(trial);
+  session.watch = false;
+  Random random(trial.random);
+  bool any = false;
+  for (const Subject& subject : subjects(session)) {
+    OpenDevice device(session, subject.device);
+    for (const auto& [pass, plain] :
+         {std::pair{FP_PASS_FORWARD_TANGENT, FP_PASS_FORWARD}, {FP_PASS_BACKWARD_TANGENT, FP_PASS_BACKWARD}}) {
+      const auto both = static_cast<std::uint32_t>(pass | plain);
+      if ((subject.passes & both) != both) continue;
+      any = true;
+      for (const OpCase& op : taken(session, subject, random)) {
+        Kernel kernel(session, device.get(), subject.device, {&op, subject.dtype, subject.passes});
+        const Problem problem(op, subject.dtype, ordinary_graph(3, random), 6, random);
+        if (!prepare(session, kernel, problem)) continue;
+        TangentChecks(session, subject, kernel, problem, pass).run(subject.dtype == sdk::kFloat64);
+      }
+    }
+  }
+  if (!any) trial.skip("no kernel has a tangent pass");
+}
+
 }  // namespace
 
 void add_derivative_checks(std::vector<Check>& list) {
   list.push_back(
       {{"derivatives.differences", "P-61", "gradients are slopes of forward, by differences"}, "", check_differences});
+  list.push_back({{"derivatives.tangents", "P-61", "tangents are slopes of their values, and of none is none"},
+                  "",
+                  check_tangents});
   list.push_back(
       {{"derivatives.identities", "P-61", "the four kernels of conv_tensor_product agree"}, "", check_identities});
 }

@@ -15,14 +15,6 @@
 namespace fastpath::conformance {
 namespace {
 
-std::vector<std::uint32_t> passes_of(const Subject& subject) {
-  std::vector<std::uint32_t> result;
-  for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-    if ((subject.passes & pass) != 0) result.push_back(pass);
-  }
-  return result;
-}
-
 /// Notes under `obligation` where results differ by more than rounding.
 void expect_same(Trial& trial, const Subject& subject, const Evaluation& found, const Evaluation& expected,
                  const char* obligation, const std::string& what) {
@@ -224,20 +216,16 @@ void check_written(Trial& trial) {
               count != 0 || difference(*y[i], *x[i]) <= 4 * tolerance_of(subject.dtype, subject.answer.c.tolerance),
               "P-56", "result " + std::to_string(i) + " depends on what was in it before", "that it does not");
         }
-        if (pass != FP_PASS_BACKWARD) continue;
-        // Each gradient alone: the others are not wanted, and must not be needed.
-        const std::size_t n = a.grad_inputs.size() + a.grad_parameters.size();
-        for (std::size_t wanted = 0; wanted < n; ++wanted) {
-          Evaluation one = problem.backward();
-          for (std::size_t i = 0; i < n; ++i) {
-            Array& gradient =
-                i < one.grad_inputs.size() ? one.grad_inputs[i] : one.grad_parameters[i - one.grad_inputs.size()];
-            if (i != wanted) gradient = Array::absent();
+        if (a.grad_outputs.empty()) continue;
+        // Each gradient, and each tangent of one, alone: the others are not wanted, and must not be needed.
+        for (std::size_t wanted = 0; wanted < x.size(); ++wanted) {
+          Evaluation one = problem.of(pass);
+          const std::vector<Array*> all = results_of(one);
+          for (std::size_t i = 0; i < all.size(); ++i) {
+            if (i != wanted) *all[i] = Array::absent();
           }
-          const Array& right =
-              wanted < a.grad_inputs.size() ? a.grad_inputs[wanted] : a.grad_parameters[wanted - a.grad_inputs.size()];
-          if (!right.present || !run_well(session, kernel, one)) continue;
-          const double error = difference(*results_of(one)[0], right);
+          if (!run_well(session, kernel, one)) continue;
+          const double error = difference(*results_of(one)[0], *x[wanted]);
           trial.expect(error <= 4 * tolerance_of(subject.dtype, subject.answer.c.tolerance), "P-56",
                        "gradient " + std::to_string(wanted) + " asked for alone differs by " + std::to_string(error),
                        "the same gradient");
@@ -299,24 +287,30 @@ void check_layouts(Trial& trial) {
 void check_saved(Trial& trial) {
   Session session(trial);
   for_each(session, [&](const Subject& subject, fp_device* device, const Problem& problem, Random& random) {
-    if ((subject.passes & FP_PASS_BACKWARD) == 0) return;
-    Kernel kernel(session, device, subject.device, asked_of(subject));
-    Kernel fresh(session, device, subject.device, asked_of(subject));
-    if (!prepare(session, kernel, problem) || !prepare(session, fresh, problem)) return;
     Problem other(subject.op, subject.dtype, ordinary_graph(3, random), 13, random);
     other.parameters = problem.parameters;
-    Evaluation expected = problem.backward(), found = problem.backward(), theirs = other.forward(),
-               again = problem.backward();
-    trial.step(subject.name() + ": backward of a kernel that never ran forward");
-    if (!run_well(session, fresh, expected)) return;
-    trial.step(subject.name() + ": backward after another forward");
-    if ((subject.passes & FP_PASS_FORWARD) != 0) run_well(session, kernel, theirs);
-    if (run_well(session, kernel, found))
-      expect_same(trial, subject, found, expected, "P-59", "backward after another forward");
-    Evaluation theirs_back = other.backward();
-    run_well(session, kernel, theirs_back);
-    if (run_well(session, kernel, again))
-      expect_same(trial, subject, again, expected, "P-59", "backward a second time");
+    for (const std::uint32_t pass : {FP_PASS_BACKWARD, FP_PASS_BACKWARD_TANGENT}) {
+      if ((subject.passes & pass) == 0) continue;
+      const std::string name = pass_name(pass);
+      const std::uint32_t before = pass == FP_PASS_BACKWARD ? FP_PASS_FORWARD : FP_PASS_FORWARD_TANGENT;
+      Kernel kernel(session, device, subject.device, asked_of(subject));
+      Kernel fresh(session, device, subject.device, asked_of(subject));
+      if (!prepare(session, kernel, problem) || !prepare(session, fresh, problem)) return;
+      Evaluation expected = problem.of(pass), found = problem.of(pass), again = problem.of(pass);
+      trial.step(subject.name() + ": " + name + " of a kernel that never ran forward");
+      if (!run_well(session, fresh, expected)) continue;
+      trial.step(subject.name() + ": " + name + " after another forward");
+      if ((subject.passes & before) != 0) {
+        Evaluation theirs = other.of(before);
+        run_well(session, kernel, theirs);
+      }
+      if (run_well(session, kernel, found))
+        expect_same(trial, subject, found, expected, "P-59", name + " after another forward");
+      Evaluation theirs_back = other.of(pass);
+      run_well(session, kernel, theirs_back);
+      if (run_well(session, kernel, again))
+        expect_same(trial, subject, again, expected, "P-59", name + " a second time");
+    }
   });
 }
 
@@ -520,8 +514,7 @@ void check_capturing(Trial& trial) {
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     if (!prepare(session, kernel, problem)) continue;
     const bool has_memory = session.has_memory && subject.device.type != FP_DEVICE_CPU;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       const std::string name = subject.name() + ", " + pass_name(pass);
       trial.step(name + ": the first time, when it may tune");
       Evaluation plain = problem.of(pass), captured = problem.of(pass);

@@ -29,8 +29,7 @@ void work(Session& session, const std::function<void(const Subject&, fp_device*)
     Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     if (!prepare(session, kernel, problem)) continue;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       Evaluation evaluation = problem.of(pass);
       RunOptions options;
       options.threads = threads;
@@ -100,8 +99,7 @@ void check_threads_of_a_call(Trial& trial) {
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 300, random);
     if (!prepare(session, kernel, problem)) continue;
     before = thread_count();
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       trial.step(subject.name() + ", " + pass_name(pass) + " with one thread");
       Evaluation evaluation = problem.of(pass);
       if (!run_well(session, kernel, evaluation)) continue;

@@ -211,8 +211,7 @@ void check_kept(Trial& trial) {
       if (!kernel && answer.c.verdict == FP_ANSWER_UNKNOWN && kernel.created().status == FP_E_UNSUPPORTED) continue;
       const Problem problem(op, subject.dtype, ordinary_graph(3, random), 7, random);
       if (!prepare(session, kernel, problem)) continue;
-      for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-        if ((subject.passes & pass) == 0) continue;
+      for (const std::uint32_t pass : passes_of(subject)) {
         Evaluation evaluation = problem.of(pass);
         run_well(session, kernel, evaluation);
       }
@@ -300,8 +299,7 @@ void check_deterministic(Trial& trial) {
     Kernel first(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
     Kernel second(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
     if (!prepare(session, first, problem) || !prepare(session, second, problem, 7)) continue;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       Evaluation expected = problem.of(pass);
       if (!run_well(session, first, expected)) continue;
       for (const int threads : {1, 2, 3, 4, 7, 2}) {
@@ -342,8 +340,7 @@ void check_thread_safe(Trial& trial) {
     for (int t = 0; t < kThreads; ++t)
       problems.emplace_back(subject.op, subject.dtype, ordinary_graph(3, random), 5 + 40 * t, random);
     for (std::size_t t = 0; t < problems.size(); ++t) {
-      for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-        if ((subject.passes & pass) == 0) continue;
+      for (const std::uint32_t pass : passes_of(subject)) {
         expected[t].push_back(problems[t].of(pass));
         if (!run_well(session, kernel, expected[t].back())) trial.stop();
       }
@@ -411,8 +408,7 @@ void check_numerics_version(Trial& trial) {
     Kernel earlier_kernel(*earlier, earlier_device.get(), subject.device, asked);
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     if (!prepare(session, kernel, problem) || !prepare(*earlier, earlier_kernel, problem)) continue;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       trial.step(subject.name() + ", " + pass_name(pass) + ": this version and the earlier one");
       Evaluation now = problem.of(pass), then = problem.of(pass);
       if (!run_well(session, kernel, now) || !run_well(*earlier, earlier_kernel, then)) continue;

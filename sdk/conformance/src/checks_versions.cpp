@@ -21,8 +21,7 @@ std::vector<Evaluation> life_cycle(Trial& trial, const Dialect& dialect, const c
     Kernel kernel(session, device.get(), subject.device, {&subject.op, subject.dtype, subject.passes});
     const Problem problem(subject.op, subject.dtype, ordinary_graph(3, random), 7, random);
     if (!prepare(session, kernel, problem)) continue;
-    for (const std::uint32_t pass : {FP_PASS_FORWARD, FP_PASS_BACKWARD}) {
-      if ((subject.passes & pass) == 0) continue;
+    for (const std::uint32_t pass : passes_of(subject)) {
       Evaluation evaluation = problem.of(pass);
       if (run_well(session, kernel, evaluation, {}, obligation)) results.push_back(std::move(evaluation));
     }

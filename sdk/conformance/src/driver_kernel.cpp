@@ -148,6 +148,7 @@ Outcome Kernel::run(Evaluation& evaluation, const RunOptions& options) {
     for (const Array& cotangent : evaluation.grad_outputs) {
       first.outputs.push_back(cotangent.present ? Array::zeros(cotangent.shape, cotangent.dtype) : Array());
     }
+    if (first.pass == FP_PASS_FORWARD_TANGENT) first.outputs_t = first.outputs;
     outcome = run_pass(first, {}, saved.get(), saved_size);
     if (!outcome.ok()) return outcome;
   }

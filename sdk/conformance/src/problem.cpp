@@ -85,6 +85,18 @@ Problem::Problem(const OpCase& op_, sdk::DType dtype_, GraphData graph_, std::in
   for (const sdk::Argument& argument : op.signature.inputs) inputs.push_back(make(argument, random));
   for (const sdk::Argument& argument : op.signature.parameters) parameters.push_back(make(argument, random));
   for (const sdk::Argument& argument : op.signature.outputs) cotangents.push_back(make(argument, random));
+  const auto tangents = [&](const std::vector<sdk::Argument>& arguments, const std::vector<Array>& values) {
+    std::vector<Array> result;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool has = arguments[i].real && arguments[i].differentiable && values[i].present;
+      result.push_back(has ? values[i] : Array::absent());
+      for (std::int64_t k = 0; has && k < result.back().numel(); ++k) result.back().set(k, normal(random));
+    }
+    return result;
+  };
+  inputs_t = tangents(op.signature.inputs, inputs);
+  parameters_t = tangents(op.signature.parameters, parameters);
+  cotangents_t = tangents(op.signature.outputs, cotangents);
 }
 
 std::int64_t Problem::rows(sdk::Axis axis) const {
@@ -158,16 +170,40 @@ Evaluation Problem::backward(unsigned char poison) const {
   return evaluation;
 }
 
-std::vector<const Array*> results_of(const Evaluation& evaluation) {
-  std::vector<const Array*> results;
-  const bool backward = evaluation.pass == FP_PASS_BACKWARD;
-  for (const auto* list : {&evaluation.outputs, &evaluation.grad_inputs, &evaluation.grad_parameters}) {
-    if ((list == &evaluation.outputs) == backward) continue;
-    for (const Array& array : *list) {
+Evaluation Problem::of(std::uint32_t pass, unsigned char poison) const {
+  if (pass == FP_PASS_FORWARD) return forward(poison);
+  if (pass == FP_PASS_BACKWARD) return backward(poison);
+  Evaluation evaluation = pass == FP_PASS_FORWARD_TANGENT ? forward(poison) : backward(poison);
+  evaluation.pass = pass;
+  evaluation.inputs_t = inputs_t;
+  evaluation.parameters_t = parameters_t;
+  evaluation.outputs_t = evaluation.outputs;
+  if (pass == FP_PASS_FORWARD_TANGENT) return evaluation;
+  evaluation.grad_outputs_t = cotangents_t;
+  evaluation.grad_inputs_t = evaluation.grad_inputs;
+  evaluation.grad_parameters_t = evaluation.grad_parameters;
+  return evaluation;
+}
+
+std::vector<Array*> results_of(Evaluation& evaluation) {
+  std::vector<Array*> results;
+  const auto add = [&](std::vector<Array>& list) {
+    for (Array& array : list) {
       if (array.present) results.push_back(&array);
     }
+  };
+  const bool backward = (evaluation.pass & (FP_PASS_BACKWARD | FP_PASS_BACKWARD_TANGENT)) != 0;
+  if (backward) {
+    add(evaluation.grad_inputs), add(evaluation.grad_parameters);
+    add(evaluation.grad_inputs_t), add(evaluation.grad_parameters_t);
+  } else {
+    add(evaluation.outputs), add(evaluation.outputs_t);
   }
   return results;
+}
+std::vector<const Array*> results_of(const Evaluation& evaluation) {
+  const std::vector<Array*> results = results_of(const_cast<Evaluation&>(evaluation));
+  return {results.begin(), results.end()};
 }
 
 double largest(const Array& array) {
@@ -223,6 +259,19 @@ std::string pass_name(std::uint32_t pass) {
   }
 }
 
+namespace {
+constexpr std::uint32_t kAllPasses =
+    FP_PASS_FORWARD | FP_PASS_BACKWARD | FP_PASS_FORWARD_TANGENT | FP_PASS_BACKWARD_TANGENT;
+}
+
+std::vector<std::uint32_t> passes_of(const Subject& subject) {
+  std::vector<std::uint32_t> result;
+  for (std::uint32_t pass = FP_PASS_FORWARD; pass <= FP_PASS_BACKWARD_TANGENT; pass <<= 1) {
+    if ((subject.passes & pass) != 0) result.push_back(pass);
+  }
+  return result;
+}
+
 std::vector<Subject> subjects(Session& session) {
   std::vector<Subject> result;
   bool foreign = false;
@@ -238,17 +287,19 @@ std::vector<Subject> subjects(Session& session) {
       }
       for (const auto& [bit, dtype] : {std::pair{FP_DTYPE_BIT_F32, sdk::kFloat32}, {FP_DTYPE_BIT_F64, sdk::kFloat64}}) {
         if ((claim.dtypes & bit) == 0) continue;
-        const std::uint32_t passes = claim.passes & (FP_PASS_FORWARD | FP_PASS_BACKWARD);
-        if (passes == 0) continue;
-        // The first configuration that it takes.
+        // The first configuration that it takes, with all passes where it can.
         std::vector<OpCase> candidates = corner_cases(claim.op);
         candidates.insert(candidates.begin(), small_case(claim.op));
-        for (const OpCase& op : candidates) {
-          if (op.version != claim.version) continue;
-          Answer answer = ask(session, {&op, dtype, passes}, device);
-          if (!answer.yes()) continue;
-          result.push_back({op, dtype, passes, device, std::move(answer)});
-          break;
+        bool found = false;
+        for (const std::uint32_t mask : {kAllPasses, std::uint32_t{FP_PASS_FORWARD | FP_PASS_BACKWARD}}) {
+          const std::uint32_t passes = claim.passes & mask;
+          for (const OpCase& op : candidates) {
+            if (found || passes == 0 || op.version != claim.version) continue;
+            Answer answer = ask(session, {&op, dtype, passes}, device);
+            if (!answer.yes()) continue;
+            result.push_back({op, dtype, passes, device, std::move(answer)});
+            found = true;
+          }
         }
       }
     }

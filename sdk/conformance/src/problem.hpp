@@ -35,13 +35,13 @@ class Problem {
   const sdk::DType dtype;
   const GraphData graph;
   std::vector<Array> inputs, parameters, cotangents;
+  std::vector<Array> inputs_t, parameters_t, cotangents_t;  ///< Along one direction; absent where there is no slope.
 
   Evaluation forward(unsigned char poison = kPoisonNaN) const;
   /// All gradients that there are.
   Evaluation backward(unsigned char poison = kPoisonNaN) const;
-  Evaluation of(std::uint32_t pass, unsigned char poison = kPoisonNaN) const {
-    return pass == FP_PASS_FORWARD ? forward(poison) : backward(poison);
-  }
+  /// Any pass, with all that it can be asked for and with tangents of all that have one.
+  Evaluation of(std::uint32_t pass, unsigned char poison = kPoisonNaN) const;
   std::int64_t rows(sdk::Axis axis) const;
 
  private:
@@ -49,8 +49,9 @@ class Problem {
   std::int64_t n_rows_;
 };
 
-/// The arrays that a pass writes.
+/// The arrays that a pass writes: those of the pass itself, then their tangents.
 std::vector<const Array*> results_of(const Evaluation& evaluation);
+std::vector<Array*> results_of(Evaluation& evaluation);
 /// max |a - b| / max |b|; infinite where one is not finite and the other is.
 double difference(const Array& a, const Array& b);
 bool same_bits(const Evaluation& a, const Evaluation& b);
@@ -62,7 +63,7 @@ double tolerance_of(sdk::DType dtype, double promised);
 struct Subject {
   OpCase op;
   sdk::DType dtype;
-  std::uint32_t passes;  ///< Among forward and backward.
+  std::uint32_t passes;  ///< That it lists, if it takes `op` with all of them; else forward and backward alone.
   fp_device_info device;
   Answer answer;
   std::string name() const { return op.op + ", " + dtype.name(); }
@@ -70,6 +71,9 @@ struct Subject {
 /// Every op and dtype that the plugin lists and that fastpath defines, with the small configuration, on every kind of
 /// device. @throws Stop (skipped) if there is none.
 std::vector<Subject> subjects(Session& session);
+
+/// Those of the subject, one after the other.
+std::vector<std::uint32_t> passes_of(const Subject& subject);
 
 /// A device that is open while this lives.
 class OpenDevice {

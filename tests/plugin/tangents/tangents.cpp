@@ -150,6 +150,7 @@ class Plugin final : public sdk::Plugin {
     if (!(query.dtype == sdk::kFloat32) && !(query.dtype == sdk::kFloat64)) {
       answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
     }
+    if ((query.passes & ~kPasses) != 0) answer.blocked(sdk::Reason::pass, "only four passes are known");
     answer.flags = FP_KERNEL_DETERMINISTIC;
     if (query.op != Config::kOp) return answer.blocked(sdk::Reason::op, "only " + std::string(Config::kOp));
     if (query.op_version != Config::kVersion) return answer.blocked(sdk::Reason::op_version, "only version 1");

@@ -84,9 +84,10 @@ inline void check_bind(const Signature& signature, const Bind& bind, DType real)
   }
 }
 
-/// Tensors of a forward or backward call against the signature.
+/// Tensors of a call against the signature.
 /// @throws InvalidArgument naming the tensor whose shape or dtype is wrong, that is missing, that has an extent other
-/// than the graph or sizes say; or a graph that is missing. @throws Refused for a gradient of something that has none.
+/// than the graph or sizes say, or the tangent of something that has none; or a graph that is missing. @throws Refused
+/// for a gradient of something that has none.
 inline void check_run(const Signature& signature, const Run& run, DType real) {
   if (signature.needs_graph && !run.graph) throw InvalidArgument("the op needs a graph, and none is given");
   const Extents extents(run);
@@ -105,14 +106,32 @@ inline void check_run(const Signature& signature, const Run& run, DType real) {
     }
     list(arguments, tensors, false, role);
   };
+  const auto tangents = [&](const std::vector<Argument>& arguments, const TensorList& tensors, const char* role) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (!arguments[i].differentiable && tensors[i].present()) {
+        throw InvalidArgument(std::string(role) + " '" + arguments[i].name + "' is given, but the op has none");
+      }
+    }
+    list(arguments, tensors, false, role);
+  };
+  const bool has_tangents = run.pass == Pass::forward_tangent || run.pass == Pass::backward_tangent;
   list(signature.inputs, run.inputs, true, "input");
-  if (run.pass == Pass::forward) {
-    list(signature.outputs, run.outputs, true, "output");
-  } else if (run.pass == Pass::backward) {
-    list(signature.outputs, run.grad_outputs, true, "gradient of output");
-    gradients(signature.inputs, run.grad_inputs, "gradient of input");
-    gradients(signature.parameters, run.grad_parameters, "gradient of parameter");
+  if (has_tangents) {
+    tangents(signature.inputs, run.inputs_t, "tangent of input");
+    tangents(signature.parameters, run.parameters_t, "tangent of parameter");
   }
+  if (run.pass == Pass::forward || run.pass == Pass::forward_tangent) {
+    list(signature.outputs, run.outputs, true, "output");
+    if (has_tangents) list(signature.outputs, run.outputs_t, false, "tangent of output");
+    return;
+  }
+  list(signature.outputs, run.grad_outputs, true, "gradient of output");
+  gradients(signature.inputs, run.grad_inputs, "gradient of input");
+  gradients(signature.parameters, run.grad_parameters, "gradient of parameter");
+  if (!has_tangents) return;
+  list(signature.outputs, run.grad_outputs_t, false, "tangent of gradient of output");
+  gradients(signature.inputs, run.grad_inputs_t, "tangent of gradient of input");
+  gradients(signature.parameters, run.grad_parameters_t, "tangent of gradient of parameter");
 }
 
 }  // namespace fastpath::sdk

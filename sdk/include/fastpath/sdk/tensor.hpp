@@ -85,6 +85,8 @@ class Tensor {
     }
   }
 
+  /// As the host passed it: for a kernel that makes calls of its own from the tensors of one.
+  const fp_tensor& c() const noexcept { return tensor_; }
   bool present() const noexcept { return tensor_.access != FP_ACCESS_ABSENT; }
   /// Whether the host grants all of these FP_ACCESS_* bits.
   bool grants(std::uint32_t access) const noexcept { return (tensor_.access & access) == access; }
