@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/dual.hpp"
 #include "cpu/parallel.hpp"
 #include "fastpath/sdk/check.hpp"
 #include "fastpath/sdk/kernel.hpp"
@@ -21,7 +22,10 @@ namespace sdk = fastpath::sdk;
 /// Highest degree l of any irrep that these plugins take.
 inline constexpr int kMaxDegree = 12;
 
-/// A kernel for elements of type T: checks what it is given, then calls take(), forward() or backward().
+inline constexpr std::uint32_t kPlainPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+inline constexpr std::uint32_t kAllPasses = kPlainPasses | FP_PASS_FORWARD_TANGENT | FP_PASS_BACKWARD_TANGENT;
+
+/// A kernel for elements of type T: checks what it is given, then calls take(), or what is named after the pass.
 template <class T>
 class CpuKernel : public sdk::Kernel {
  public:
@@ -36,20 +40,30 @@ class CpuKernel : public sdk::Kernel {
   sdk::Workspace workspace(const sdk::Sizes& sizes) final {
     need_parameters();
     sdk::Scratch counting;
-    plan(counting, sdk::Extents(sizes), sizes.pass);
+    const sdk::Extents extents(sizes);
+    if (sizes.pass == sdk::Pass::forward_tangent || sizes.pass == sdk::Pass::backward_tangent) {
+      plan_tangent(counting, extents, sizes.pass);
+    } else {
+      plan(counting, extents, sizes.pass);
+    }
     return {.scratch_bytes = counting.bytes(), .saved_bytes = 0};
   }
   void run(const sdk::Run& run) final {
     need_parameters();
     sdk::check_run(signature_, run, sdk::dtype_of<T>());
     look_at(signature_.inputs, run.inputs);
+    look_at(signature_.inputs, run.inputs_t);
+    look_at(signature_.parameters, run.parameters_t);
     sdk::Scratch scratch(run.scratch, run.scratch_bytes);
-    if (run.pass == sdk::Pass::forward) {
-      forward(run, scratch);
-    } else if (run.pass == sdk::Pass::backward) {
-      backward(run, scratch);
-    } else {
-      throw sdk::Refused("this kernel computes no tangent passes");
+    switch (run.pass) {
+      case sdk::Pass::forward:
+        return forward(run, scratch);
+      case sdk::Pass::backward:
+        return backward(run, scratch);
+      case sdk::Pass::forward_tangent:
+        return forward_tangent(run, scratch);
+      case sdk::Pass::backward_tangent:
+        return backward_tangent(run, scratch);
     }
   }
 
@@ -62,17 +76,32 @@ class CpuKernel : public sdk::Kernel {
   }
   virtual void forward(const sdk::Run& run, sdk::Scratch& scratch) = 0;
   virtual void backward(const sdk::Run& run, sdk::Scratch& scratch) = 0;
+  /// The same with tangents; an absent one is zero. Only of ops that say so (Op::passes).
+  virtual void plan_tangent(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) {
+    plan(scratch, extents, pass == sdk::Pass::forward_tangent ? sdk::Pass::forward : sdk::Pass::backward);
+  }
+  virtual void forward_tangent(const sdk::Run&, sdk::Scratch&) { refuse_tangents(); }
+  virtual void backward_tangent(const sdk::Run&, sdk::Scratch&) { refuse_tangents(); }
 
   /// Elements of a tensor that is there, or null.
   static const T* read(const sdk::TensorList& list, std::uint64_t i) { return list[i].template view<const T>().data(); }
   static T* write(const sdk::TensorList& list, std::uint64_t i) { return list[i].template view<T>().data(); }
+  static ReadPair<T> read(const sdk::TensorList& list, const sdk::TensorList& tangents, std::uint64_t i) {
+    return {read(list, i), read(tangents, i)};
+  }
+  static WritePair<T> write(const sdk::TensorList& list, const sdk::TensorList& tangents, std::uint64_t i) {
+    return {write(list, i), write(tangents, i)};
+  }
   static const std::int32_t* read_indices(const sdk::TensorList& list, std::uint64_t i) {
     return list[i].template view<const std::int32_t>().data();
   }
 
+  const sdk::Signature& signature() const { return signature_; }
+
   Workers workers_;
 
  private:
+  [[noreturn]] static void refuse_tangents() { throw sdk::Refused("this kernel computes no tangent passes"); }
   void need_parameters() const {
     if (!signature_.parameters.empty() && version_ == 0) throw sdk::InvalidArgument("parameters were not bound yet");
   }
@@ -93,6 +122,7 @@ struct Op {
   /// Adds a blocker for everything that the plugin does not take. @throws ConfigError for a malformed configuration.
   void (*check)(const sdk::Attributes& config, sdk::KernelAnswer& answer);
   std::unique_ptr<sdk::Kernel> (*create)(const sdk::Attributes& config, sdk::DType dtype);
+  std::uint32_t passes = kAllPasses;  ///< FP_PASS_* bits that its kernel computes.
 };
 
 /// The kernel K<float> or K<double> of a configuration of class Config.

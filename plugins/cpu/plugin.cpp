@@ -6,7 +6,15 @@ namespace fastpath_cpu {
 namespace {
 
 constexpr std::uint32_t kDTypes = FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64;
-constexpr std::uint32_t kPasses = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+
+void check_passes(std::uint32_t wanted, std::uint32_t passes, sdk::KernelAnswer& answer) {
+  if ((wanted & ~kAllPasses) != 0) {
+    answer.blocked(sdk::Reason::pass,
+                   "passes " + std::to_string(wanted) + ", only forward, backward and their tangents");
+  } else if ((wanted & ~passes) != 0) {
+    answer.blocked(sdk::Reason::pass, "tangent passes, only forward and backward");
+  }
+}
 
 }  // namespace
 
@@ -19,7 +27,7 @@ std::vector<sdk::DeviceDescription> CpuPlugin::devices() {
 
 std::vector<sdk::OpDescription> CpuPlugin::ops() {
   std::vector<sdk::OpDescription> result;
-  for (const Op& op : ops_) result.push_back({std::string(op.id), op.version, FP_DEVICE_CPU, kDTypes, kPasses});
+  for (const Op& op : ops_) result.push_back({std::string(op.id), op.version, FP_DEVICE_CPU, kDTypes, op.passes});
   return result;
 }
 
@@ -30,12 +38,12 @@ void CpuPlugin::query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) 
   if (!(query.dtype == sdk::kFloat32) && !(query.dtype == sdk::kFloat64)) {
     answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
   }
-  if ((query.passes & ~kPasses) != 0) answer.blocked(sdk::Reason::pass, "tangent passes, only forward and backward");
   check_machine(answer);
   answer.flags = FP_KERNEL_DETERMINISTIC | FP_KERNEL_THREAD_SAFE;
   answer.rank = rank_;
   for (const Op& op : ops_) {
     if (op.id != query.op) continue;
+    check_passes(query.passes, op.passes, answer);
     if (op.version == query.op_version) return op.check(query.config, answer);
     return answer.blocked(sdk::Reason::op_version, "version " + std::to_string(query.op_version) + " of " + query.op +
                                                        ", only " + std::to_string(op.version));

@@ -12,10 +12,10 @@ namespace {
 /// them. Forward walks the edges of a receiver, the gradient of x those of a sender, the other two gradients edge by
 /// edge: each result is written by one thread, in an order that depends on the graph alone.
 template <class T>
-class ConvTensorProduct final : public CpuKernel<T> {
+class ConvTensorProduct final : public MultilinearKernel<T> {
  public:
   explicit ConvTensorProduct(const sdk::ConvTensorProductConfig& config)
-      : CpuKernel<T>(config.signature()),
+      : MultilinearKernel<T>(config.signature()),
         in_(config.in),
         out_(config.out),
         edge_dim_(config.edge.dim()),

@@ -10,6 +10,8 @@ class CpuRef final : public fastpath_cpu::CpuPlugin {
       : CpuPlugin({spherical_harmonics(), radial_basis(), radial_mlp(), irreps_linear(), species_linear(),
                    conv_tensor_product(), symmetric_contraction(), regroup_channels(), sum(), scaled_silu()},
                   0) {}
+
+  std::uint32_t numerics_version() const override { return 2; }
 };
 
 }  // namespace

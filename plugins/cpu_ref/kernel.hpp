@@ -1,6 +1,8 @@
 #pragma once
 
 #include "cpu/kernel.hpp"
+#include "cpu/multilinear.hpp"
+#include "cpu/pointwise.hpp"
 
 /// The ops of this plugin, a file each.
 namespace cpu_ref {
@@ -11,9 +13,15 @@ using fastpath_cpu::check_degrees;
 using fastpath_cpu::Chunks;
 using fastpath_cpu::CpuKernel;
 using fastpath_cpu::create;
+using fastpath_cpu::Dual;
+using fastpath_cpu::get;
 using fastpath_cpu::kMaxDegree;
+using fastpath_cpu::MultilinearKernel;
 using fastpath_cpu::Op;
+using fastpath_cpu::ReadPair;
+using fastpath_cpu::set;
 using fastpath_cpu::Workers;
+using fastpath_cpu::WritePair;
 
 Op spherical_harmonics();
 Op radial_basis();
@@ -22,8 +30,8 @@ Op irreps_linear();
 Op species_linear();
 Op conv_tensor_product();
 Op symmetric_contraction();
-Op regroup_channels();
-Op sum();
-Op scaled_silu();
+using fastpath_cpu::regroup_channels;
+using fastpath_cpu::scaled_silu;
+using fastpath_cpu::sum;
 
 }  // namespace cpu_ref

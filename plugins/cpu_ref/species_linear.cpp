@@ -5,14 +5,15 @@ namespace {
 
 /// Groups the rows by species, then multiplies each group with the matrices of its species.
 template <class T>
-class SpeciesLinear final : public CpuKernel<T> {
+class SpeciesLinear final : public MultilinearKernel<T> {
  public:
   explicit SpeciesLinear(const sdk::SpeciesLinearConfig& config)
-      : CpuKernel<T>(config.signature()),
+      : MultilinearKernel<T>(config.signature()),
         config_(config),
         linear_(config.in, config.out, config.paths(), config.n_species) {}
 
  private:
+  std::unique_ptr<MultilinearKernel<T>> another() const override { return std::make_unique<SpeciesLinear>(config_); }
   void take(const sdk::TensorList& parameters) override { linear_.take(this->read(parameters, 0)); }
   void plan(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) override {
     scratch.take<std::int64_t>(extents[sdk::Axis::rows] + 2 * config_.n_species + 1);

@@ -32,61 +32,76 @@ class SphericalHarmonics final : public CpuKernel<T> {
     int out, in, axis;
     double value;
   };
-  using Values = std::array<double, (kMaxDegree + 1) * (kMaxDegree + 1)>;
+  template <class N>
+  using Values = std::array<N, (kMaxDegree + 1) * (kMaxDegree + 1)>;
   static constexpr double kShortest = 1e-12;  // a shorter vector has no direction
 
-  /// The argument of the polynomials and, if it was normalised, its length.
-  std::array<double, 4> direction(const T* v) const {
-    const double x = v[0], y = v[1], z = v[2];
-    if (!config_.normalize) return {x, y, z, 1.0};
-    const double length = std::sqrt(x * x + y * y + z * z), divisor = std::max(length, kShortest);
-    return {x / divisor, y / divisor, z / divisor, length};
+  /// The argument of the polynomials and, if it was normalised, its length; 0 of what has no direction.
+  template <class N>
+  std::array<N, 4> direction(const ReadPair<T>& vectors, std::int64_t e) const {
+    using std::sqrt;
+    const N x = get<N>(vectors, 3 * e), y = get<N>(vectors, 3 * e + 1), z = get<N>(vectors, 3 * e + 2);
+    if (!config_.normalize) return {x, y, z, N(1.0)};
+    const N square = x * x + y * y + z * z;
+    if (square <= N(kShortest * kShortest)) {
+      return {x / N(kShortest), y / N(kShortest), z / N(kShortest), N(0.0)};
+    }
+    const N length = sqrt(square);
+    return {x / length, y / length, z / length, length};
   }
-  void polynomials(const std::array<double, 4>& u, int l_max, Values& p) const {
-    p[0] = 1.0;
+  template <class N>
+  void polynomials(const std::array<N, 4>& u, int l_max, Values<N>& p) const {
+    p[0] = N(1.0);
     for (int l = 1; l <= l_max; ++l) {
-      for (int c = l * l; c < (l + 1) * (l + 1); ++c) p[c] = 0.0;
+      for (int c = l * l; c < (l + 1) * (l + 1); ++c) p[c] = N(0.0);
       for (const Term& t : degrees_[l]) p[t.out] += t.value * p[t.in] * u[t.axis];
     }
   }
 
-  void forward(const sdk::Run& run, sdk::Scratch&) override {
-    const T* vectors = this->read(run.inputs, 0);
-    T* out = this->write(run.outputs, 0);
+  void forward(const sdk::Run& run, sdk::Scratch&) override { evaluate<double>(run); }
+  void forward_tangent(const sdk::Run& run, sdk::Scratch&) override { evaluate<Dual<double>>(run); }
+  void backward(const sdk::Run& run, sdk::Scratch&) override { gradient<double>(run); }
+  void backward_tangent(const sdk::Run& run, sdk::Scratch&) override { gradient<Dual<double>>(run); }
+
+  template <class N>
+  void evaluate(const sdk::Run& run) {
+    const auto vectors = this->read(run.inputs, run.inputs_t, 0);
+    const auto out = this->write(run.outputs, run.outputs_t, 0);
     const Chunks chunks(run.inputs[0].size(0), 64);
     this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
-      Values p;
+      Values<N> p;
       for (std::int64_t e = chunks.begin(chunk); e < chunks.end(chunk); ++e) {
-        polynomials(direction(vectors + 3 * e), config_.l_max, p);
-        T* row = out + e * config_.dim();
+        polynomials(direction<N>(vectors, e), config_.l_max, p);
         for (int l = 0; l <= config_.l_max; ++l) {
-          for (int c = l * l; c < (l + 1) * (l + 1); ++c) row[c] = static_cast<T>(scale_[l] * p[c]);
+          for (int c = l * l; c < (l + 1) * (l + 1); ++c) set(out, e * config_.dim() + c, scale_[l] * p[c]);
         }
       }
     });
   }
 
-  void backward(const sdk::Run& run, sdk::Scratch&) override {
-    const T* vectors = this->read(run.inputs, 0);
-    const T* cotangents = this->read(run.grad_outputs, 0);
-    T* out = this->write(run.grad_inputs, 0);
-    if (out == nullptr) return;
+  template <class N>
+  void gradient(const sdk::Run& run) {
+    const auto vectors = this->read(run.inputs, run.inputs_t, 0);
+    const auto cotangents = this->read(run.grad_outputs, run.grad_outputs_t, 0);
+    const auto out = this->write(run.grad_inputs, run.grad_inputs_t, 0);
+    if (!out) return;
     const Chunks chunks(run.inputs[0].size(0), 64);
     this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
-      Values p;
+      Values<N> p;
       for (std::int64_t e = chunks.begin(chunk); e < chunks.end(chunk); ++e) {
-        const std::array<double, 4> u = direction(vectors + 3 * e);
+        const std::array<N, 4> u = direction<N>(vectors, e);
         polynomials(u, config_.l_max - 1, p);
-        const T* cotangent = cotangents + e * config_.dim();
-        std::array<double, 3> g{};
+        std::array<N, 3> g{};
         for (int l = 1; l <= config_.l_max; ++l) {
-          for (const Term& t : degrees_[l]) g[t.axis] += l * scale_[l] * cotangent[t.out] * t.value * p[t.in];
+          for (const Term& t : degrees_[l]) {
+            g[t.axis] += l * scale_[l] * t.value * get<N>(cotangents, e * config_.dim() + t.out) * p[t.in];
+          }
         }
         if (config_.normalize) {  // only what is across the vector turns its direction
-          const double along = g[0] * u[0] + g[1] * u[1] + g[2] * u[2], length = u[3];
-          for (int k = 0; k < 3; ++k) g[k] = length > kShortest ? (g[k] - along * u[k]) / length : 0.0;
+          const N along = g[0] * u[0] + g[1] * u[1] + g[2] * u[2], length = u[3];
+          for (int k = 0; k < 3; ++k) g[k] = length == N(0.0) ? N(0.0) : (g[k] - along * u[k]) / length;
         }
-        for (int k = 0; k < 3; ++k) out[3 * e + k] = static_cast<T>(g[k]);
+        for (int k = 0; k < 3; ++k) set(out, 3 * e + k, g[k]);
       }
     });
   }

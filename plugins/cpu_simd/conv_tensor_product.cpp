@@ -132,10 +132,10 @@ struct ConvJob {
 };
 
 template <class T>
-class ConvTensorProduct final : public CpuKernel<T> {
+class ConvTensorProduct final : public MultilinearKernel<T> {
  public:
   explicit ConvTensorProduct(const sdk::ConvTensorProductConfig& config)
-      : CpuKernel<T>(config.signature()), plan_{Product<T>(config)} {}
+      : MultilinearKernel<T>(config.signature()), plan_{Product<T>(config)} {}
 
  private:
   using Work = EdgeWork<T, ConvJob<T>>;

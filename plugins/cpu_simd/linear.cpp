@@ -366,12 +366,13 @@ class BlockLinear {
 };
 
 template <class T>
-class IrrepsLinear final : public CpuKernel<T> {
+class IrrepsLinear final : public MultilinearKernel<T> {
  public:
   explicit IrrepsLinear(const sdk::IrrepsLinearConfig& config)
-      : CpuKernel<T>(config.signature()), config_(config), linear_(config.in, config.out, config.paths(), 1) {}
+      : MultilinearKernel<T>(config.signature()), config_(config), linear_(config.in, config.out, config.paths(), 1) {}
 
  private:
+  std::unique_ptr<MultilinearKernel<T>> another() const override { return std::make_unique<IrrepsLinear>(config_); }
   void take(const sdk::TensorList& parameters) override {
     linear_.take(this->read(parameters, 0));
     if (!config_.bias) return;
@@ -391,12 +392,15 @@ class IrrepsLinear final : public CpuKernel<T> {
     }
   }
 
+  void forward_products(const sdk::Run& run, sdk::Scratch& scratch) override {
+    linear_.forward(this->workers_, run.threads, scratch, {run.inputs[0].size(0)}, this->read(run.inputs, 0),
+                    this->write(run.outputs, 0));
+  }
   void forward(const sdk::Run& run, sdk::Scratch& scratch) override {
-    const std::int64_t n = run.inputs[0].size(0);
-    T* y = this->write(run.outputs, 0);
-    linear_.forward(this->workers_, run.threads, scratch, {n}, this->read(run.inputs, 0), y);
+    forward_products(run, scratch);
     if (!config_.bias) return;
-    for (std::int64_t row = 0; row < n; ++row) {
+    T* y = this->write(run.outputs, 0);
+    for (std::int64_t row = 0; row < run.inputs[0].size(0); ++row) {
       for_each_bias([&](std::int64_t place, std::int64_t i) { y[row * config_.out.dim() + place] += bias_[i]; });
     }
   }
@@ -428,14 +432,15 @@ class IrrepsLinear final : public CpuKernel<T> {
 
 /// Groups the rows by species, then multiplies each group with the matrices of its species.
 template <class T>
-class SpeciesLinear final : public CpuKernel<T> {
+class SpeciesLinear final : public MultilinearKernel<T> {
  public:
   explicit SpeciesLinear(const sdk::SpeciesLinearConfig& config)
-      : CpuKernel<T>(config.signature()),
+      : MultilinearKernel<T>(config.signature()),
         config_(config),
         linear_(config.in, config.out, config.paths(), config.n_species) {}
 
  private:
+  std::unique_ptr<MultilinearKernel<T>> another() const override { return std::make_unique<SpeciesLinear>(config_); }
   void take(const sdk::TensorList& parameters) override { linear_.take(this->read(parameters, 0)); }
   void plan(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) override {
     scratch.take<std::int64_t>(extents[sdk::Axis::rows] + 2 * config_.n_species + 1);

@@ -573,7 +573,7 @@ Op message_step() {
                              "component; only those of directions, in that one");
             }
           },
-          create<MessageStep, Config>};
+          create<MessageStep, Config>, kPlainPasses};
 }
 
 }  // namespace cpu_simd

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "cpu/kernel.hpp"
+#include "cpu/multilinear.hpp"
+#include "cpu/pointwise.hpp"
 #include "target.hpp"
 
 /// The ops of this plugin, a file each.
@@ -12,7 +14,12 @@ using fastpath_cpu::check_degrees;
 using fastpath_cpu::Chunks;
 using fastpath_cpu::CpuKernel;
 using fastpath_cpu::create;
+using fastpath_cpu::kPlainPasses;
+using fastpath_cpu::MultilinearKernel;
 using fastpath_cpu::Op;
+using fastpath_cpu::regroup_channels;
+using fastpath_cpu::scaled_silu;
+using fastpath_cpu::sum;
 using fastpath_cpu::Workers;
 
 Op conv_tensor_product();

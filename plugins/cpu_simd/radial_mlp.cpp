@@ -270,7 +270,7 @@ Op radial_mlp() {
   return {
       Config::kOp, Config::kVersion,
       [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
-      create<RadialMlp, Config>};
+      create<RadialMlp, Config>, kPlainPasses};
 }
 
 }  // namespace cpu_simd

@@ -243,7 +243,7 @@ Op spherical_harmonics() {
                              "l_max " + std::to_string(l_max) + ", at most " + std::to_string(harmonics::kMaxDegree));
             }
           },
-          create<SphericalHarmonics, Config>};
+          create<SphericalHarmonics, Config>, kPlainPasses};
 }
 
 }  // namespace cpu_simd

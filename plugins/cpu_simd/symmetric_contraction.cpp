@@ -449,7 +449,7 @@ Op symmetric_contraction() {
                                                       std::to_string(sdk::SymmetricPolynomial::kMaxDegree));
             }
           },
-          create<SymmetricContraction, Config>};
+          create<SymmetricContraction, Config>, kPlainPasses};
 }
 
 }  // namespace cpu_simd

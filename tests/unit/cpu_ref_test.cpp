@@ -598,13 +598,13 @@ TEST(CpuRefQuery, NamesEveryBlocker) {
   const fake::Query query{.op = "spherical_harmonics",
                           .config = sdk::SphericalHarmonicsConfig{13}.attributes(),
                           .dtype = {FP_CODE_FLOAT, 16, 1},
-                          .passes = FP_PASS_FORWARD | FP_PASS_FORWARD_TANGENT,
+                          .passes = FP_PASS_FORWARD | 16,
                           .device_type = FP_DEVICE_CUDA};
   const fake::Answer answer = fake::ask(plugin(), query);
   EXPECT_EQ(answer.c.verdict, FP_ANSWER_NO);
   EXPECT_EQ(answer.blockers, (Blockers{{FP_REASON_DEVICE, "device type 2, only the CPU"},
                                        {FP_REASON_DTYPE, "float16, only float32 and float64"},
-                                       {FP_REASON_PASS, "tangent passes, only forward and backward"},
+                                       {FP_REASON_PASS, "passes 17, only forward, backward and their tangents"},
                                        {FP_REASON_DEGREE, "l_max 13, at most 12"}}));
 }
 
@@ -701,7 +701,6 @@ TEST_F(CpuRefRun, LeavesStridedTensorsAndUnknownPassesToTheReference) {
                c.inputs[0].strides = {1, 5};
              }),
          FP_E_UNSUPPORTED, "a strided tensor of shape [5, 8], expected a contiguous one");
-  expect(run(FP_PASS_FORWARD_TANGENT, [&](auto&) {}), FP_E_UNSUPPORTED, "this kernel computes no tangent passes");
   expect(run(16, [&](auto&) {}), FP_E_UNSUPPORTED, "pass 16, expected one of forward, backward and their tangents");
 }
 

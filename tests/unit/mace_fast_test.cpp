@@ -146,13 +146,37 @@ TEST_P(FastModel, ParameterGradientsAgreeWithTheReference) {
 }
 
 TEST_P(FastModel, DerivativesAlongADirectionRunTheReferenceAndSayWhichPassIsMissing) {
+  Context without(
+      {.registry = {.search_paths = {FASTPATH_TEST_PLUGINS}, .default_paths = false, .enable = {"fake_device"}}});
   EvaluateOptions along = options(UseFast::always);
+  along.context = &without;
+  along.device = {DeviceKind::extension, 0};
   along.direction = Tensor::zeros({structure().size(), 3}, DType::float64);
   along.direction.data<double>()[0] = 1.0;
   const EvaluationResult result = model().evaluate(structure(), along);
   EXPECT_FALSE(result.selection);
   ASSERT_FALSE(result.selection.decisions[0].candidates.empty());
   EXPECT_EQ(result.selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::pass);
+}
+
+/// Asks for parameter gradients and for derivatives of everything along a direction of the positions.
+void ask_for_tangents(EvaluateOptions& options, const Structure& structure) {
+  options.parameter_gradients = true;
+  options.direction = Tensor::zeros({structure.size(), 3}, DType::float64);
+  double value = 0.3;
+  for (double& component : options.direction.span<double>()) component = value = std::sin(7 * value + 1);
+}
+void expect_tangents_agree(const EvaluationResult& a, const EvaluationResult& b, double tolerance) {
+  EXPECT_LE(tensor_error(a.forces, b.forces), tolerance);
+  EXPECT_LE(tensor_error(a.forces_tangent, b.forces_tangent), tolerance);
+  ASSERT_EQ(a.parameter_gradients.size(), b.parameter_gradients.size());
+  ASSERT_EQ(a.parameter_gradients_tangent.size(), b.parameter_gradients_tangent.size());
+  for (const auto& [name, tensor] : b.parameter_gradients) {
+    EXPECT_LE(tensor_error(a.parameter_gradients.at(name).to(DType::float64), tensor), tolerance) << name;
+  }
+  for (const auto& [name, tensor] : b.parameter_gradients_tangent) {
+    EXPECT_LE(tensor_error(a.parameter_gradients_tangent.at(name).to(DType::float64), tensor), tolerance) << name;
+  }
 }
 
 // The plugin refuses what another pass of forward has saved. Steps before the first interaction depend on species only:
@@ -162,27 +186,26 @@ TEST_P(FastModel, EveryPassOfBackwardGetsWhatItsOwnForwardHasSaved) {
   for (const DType dtype : {DType::float64, DType::float32}) {
     EvaluateOptions fast = options(UseFast::always, dtype), reference = options(UseFast::never);
     fast.context = &tangents;
-    for (EvaluateOptions* along : {&fast, &reference}) {
-      along->parameter_gradients = true;
-      along->direction = Tensor::zeros({structure().size(), 3}, DType::float64);
-      double value = 0.3;
-      for (double& component : along->direction.span<double>()) component = value = std::sin(7 * value + 1);
-    }
+    for (EvaluateOptions* along : {&fast, &reference}) ask_for_tangents(*along, structure());
     const EvaluationResult a = model().evaluate(structure(), fast), b = model().evaluate(structure(), reference);
     for (const Decision& decision : a.selection.decisions) {
       EXPECT_EQ(decision.choice, decision.op == "irreps_linear" ? "tangents" : "reference") << decision.module;
     }
-    const double tolerance = dtype == DType::float64 ? 1e-12 : 2e-5;
-    EXPECT_LE(tensor_error(a.forces, b.forces), tolerance);
-    EXPECT_LE(tensor_error(a.forces_tangent, b.forces_tangent), tolerance);
-    ASSERT_EQ(a.parameter_gradients.size(), b.parameter_gradients.size());
-    ASSERT_EQ(a.parameter_gradients_tangent.size(), b.parameter_gradients_tangent.size());
-    for (const auto& [name, tensor] : b.parameter_gradients) {
-      EXPECT_LE(tensor_error(a.parameter_gradients.at(name).to(DType::float64), tensor), tolerance) << name;
+    expect_tangents_agree(a, b, dtype == DType::float64 ? 1e-12 : 2e-5);
+  }
+}
+
+// Minus a Hessian times a vector, and what a force loss gives the parameters, by kernels alone.
+TEST_P(FastModel, DerivativesAlongADirectionComeFromThePluginToo) {
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    EvaluateOptions fast = options(UseFast::always, dtype), reference = options(UseFast::never);
+    fast.require_fast = true;
+    for (EvaluateOptions* along : {&fast, &reference}) ask_for_tangents(*along, structure());
+    const EvaluationResult a = model().evaluate(structure(), fast), b = model().evaluate(structure(), reference);
+    for (const Decision& decision : a.selection.decisions) {
+      EXPECT_EQ(decision.choice, decision.op == "message_step" ? "reference" : "cpu_ref") << decision.module;
     }
-    for (const auto& [name, tensor] : b.parameter_gradients_tangent) {
-      EXPECT_LE(tensor_error(a.parameter_gradients_tangent.at(name).to(DType::float64), tensor), tolerance) << name;
-    }
+    expect_tangents_agree(a, b, dtype == DType::float64 ? 1e-12 : 2e-5);
   }
 }
 

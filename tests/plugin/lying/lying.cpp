@@ -210,17 +210,37 @@ void Kernel::use_old_parameters() {
   inner_->bind({++version_, sdk::TensorList(&list), nullptr, {}});
 }
 
-/// The first tensor that a call writes.
-sdk::Tensor first_result(const sdk::Run& run) {
-  const sdk::TensorList& list = run.pass == sdk::Pass::forward ? run.outputs : run.grad_inputs;
+bool is_forward(const sdk::Run& run) {
+  return run.pass == sdk::Pass::forward || run.pass == sdk::Pass::forward_tangent;
+}
+sdk::Tensor first_of(const sdk::TensorList& list) {
   for (std::uint64_t i = 0; i < list.size(); ++i) {
     if (list[i].present() && list[i].numel() > 0) return list[i];
   }
   return {};
 }
+/// The first tensor that a call writes.
+sdk::Tensor first_result(const sdk::Run& run) { return first_of(is_forward(run) ? run.outputs : run.grad_inputs); }
+
+/// What the ways to get a tangent wrong do to the first one that a call writes.
+void spoil_tangent(const sdk::Run& run) {
+  const Elements tangent(first_of(is_forward(run) ? run.outputs_t : run.grad_inputs_t));
+  if (tangent.n == 0) return;
+  if (is("tangent_off")) tangent.scale(1.001);
+  bool given = false;
+  for (const sdk::TensorList* list : {&run.inputs_t, &run.parameters_t, &run.grad_outputs_t}) {
+    given = given || first_of(*list).present();
+  }
+  if (is("tangent_of_nothing") && !given) tangent.set(0, 0.25);
+  if (is("tangent_needs_all")) {  // what one argument has no tangent for is left out altogether
+    for (std::uint64_t i = 0; i < run.inputs.size(); ++i) {
+      if (!run.inputs_t[i].present()) tangent.scale(0);
+    }
+  }
+}
 
 void Kernel::run(const sdk::Run& run) {
-  const bool forward = run.pass == sdk::Pass::forward;
+  const bool forward = is_forward(run);
   const sdk::Tensor tensor = first_result(run);
   const Elements result(tensor);
 
@@ -274,6 +294,7 @@ void Kernel::run(const sdk::Run& run) {
     failed_ = true;
     throw;
   }
+  spoil_tangent(run);
   if (result.n == 0) return;
 
   if (is("shares_a_buffer") || is("shares_a_counter")) pass_through_shared(result);
@@ -348,7 +369,7 @@ class Plugin final : public sdk::Plugin {
     for (const Op& op : lying::ops()) {
       if (is("offers_more_than_it_lists") && op.id == sdk::SphericalHarmonicsConfig::kOp) continue;
       result.push_back({std::string(op.id), op.version, FP_DEVICE_CPU, FP_DTYPE_BIT_F32 | FP_DTYPE_BIT_F64,
-                        FP_PASS_FORWARD | FP_PASS_BACKWARD});
+                        fastpath_cpu::kAllPasses});
     }
     if (is("lists_more_than_it_offers")) {
       result.push_back({std::string(sdk::RadialMlpConfig::kOp), 1, FP_DEVICE_CPU, FP_DTYPE_BIT_F64, FP_PASS_FORWARD});
@@ -362,7 +383,8 @@ class Plugin final : public sdk::Plugin {
     if (!(query.dtype == sdk::kFloat32) && !(query.dtype == sdk::kFloat64)) {
       answer.blocked(sdk::Reason::dtype, query.dtype.name() + ", only float32 and float64");
     }
-    if ((query.passes & ~3u) != 0) answer.blocked(sdk::Reason::pass, "only forward and backward");
+    if ((query.passes & ~fastpath_cpu::kAllPasses) != 0)
+      answer.blocked(sdk::Reason::pass, "only four passes are known");
     answer.flags = FP_KERNEL_DETERMINISTIC | FP_KERNEL_THREAD_SAFE;
     if (is("allocates_while_capturing")) answer.flags |= FP_KERNEL_CAPTURE_SAFE;
     if (is("tolerance")) answer.tolerance = 1.5;

@@ -124,6 +124,10 @@ const std::vector<Lie>& lies() {
       {"backward", "P-61", {"numerics.conv_tensor_product.float64"}},
       {"backward", "P-61", {"derivatives.differences"}},
       {"backward", "P-61", {"derivatives.identities"}},
+      {"tangent_off", "P-61", {"derivatives.tangents"}},
+      {"tangent_off", "P-61", {"numerics.irreps_linear.float64"}},
+      {"tangent_of_nothing", "P-61", {"derivatives.tangents"}},
+      {"tangent_needs_all", "P-61", {"derivatives.tangents"}},
   };
   return all;
 }
