@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <limits>
 
@@ -32,6 +33,7 @@ double median(std::vector<double> values) {
 double Timing::median() const { return bench::median(seconds); }
 
 double Timing::mad() const {
+  if (seconds.size() < 2) return std::numeric_limits<double>::quiet_NaN();
   const double center = median();
   std::vector<double> distances;
   for (const double value : seconds) distances.push_back(std::abs(value - center));
@@ -47,7 +49,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 std::vector<Timing> measure(const std::vector<Arm>& arms, const Budget& budget, const std::function<double()>& clock) {
   const auto time = [&] { return clock ? clock() : now(); };
   std::vector<Timing> timings;
-  for (const Arm& arm : arms) timings.push_back({arm.name, {}});
+  for (const Arm& arm : arms) timings.push_back({arm.name, {}, arm.threads});
   for (int i = 0; i < budget.warm_up; ++i) {
     for (const Arm& arm : arms) arm.run();
   }
@@ -56,10 +58,63 @@ std::vector<Timing> measure(const std::vector<Arm>& arms, const Budget& budget, 
     if (round >= budget.min_rounds && time() - start >= budget.seconds) break;
     for (std::size_t i = 0; i < arms.size(); ++i) {
       const std::size_t arm = round % 2 == 0 ? i : arms.size() - 1 - i;
+      if (arms[arm].once && round > 0) continue;
       timings[arm].seconds.push_back(arms[arm].run());
     }
   }
   return timings;
+}
+
+std::string Slower::text() const {
+  const auto figure = [](const Timing& timing) {
+    const double spread = timing.mad();
+    return time_text(timing.median()) + (std::isnan(spread) ? " once" : " +- " + time_text(spread));
+  };
+  const bool same = slow->name == fast->name;
+  std::string result = slow->name + " with " + std::to_string(slow->threads) +
+                       (slow->threads == 1 ? " thread takes " : " threads takes ") + fixed(factor(), 2) +
+                       " times as long as " + (same ? "with " + std::to_string(fast->threads) : fast->name);
+  return result + ": " + figure(*slow) + " against " + figure(*fast);
+}
+
+std::vector<Slower> slower(const std::vector<Timing>& timings) {
+  const auto spread = [](const Timing& timing) { return std::isnan(timing.mad()) ? 0.0 : timing.mad(); };
+  const auto most_threads = [&](const std::string& name) {
+    int most = 0;
+    for (const Timing& timing : timings) most = timing.name == name ? std::max(most, timing.threads) : most;
+    return most;
+  };
+  std::vector<Slower> result;
+  for (std::size_t i = 0; i < timings.size(); ++i) {
+    for (std::size_t k = 0; k < timings.size(); ++k) {
+      const Timing &a = timings[i], &b = timings[k];
+      const bool same = a.name == b.name;
+      const bool other_threads =
+          same ? b.threads < a.threads
+               : b.threads == a.threads || (b.threads < a.threads && most_threads(b.name) == b.threads);
+      const bool before = same || std::find_if(timings.begin(), timings.end(), [&](const Timing& each) {
+                                    return each.name == a.name || each.name == b.name;
+                                  })->name == b.name;
+      if (!before || !other_threads || a.seconds.empty() || b.seconds.empty()) continue;
+      if (a.median() - spread(a) > b.median() + spread(b)) result.push_back({&a, &b});
+    }
+  }
+  return result;
+}
+
+std::string time_text(double seconds) {
+  if (!(seconds >= 0)) return "-";
+  return seconds < 1e-3 ? fixed(1e6 * seconds, seconds < 1e-5 ? 2 : 1) + " us"
+         : seconds < 1  ? fixed(1e3 * seconds, 2) + " ms"
+                        : fixed(seconds, 2) + " s";
+}
+
+std::string date_text() {
+  const std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
 std::optional<std::uint64_t> peak_memory() { return from_status("VmHWM:"); }

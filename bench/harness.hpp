@@ -14,6 +14,8 @@ namespace bench {
 struct Arm {
   std::string name;
   std::function<double()> run;
+  int threads = 1;
+  bool once = false;  ///< Too slow for more than one counted run, which is in the first round.
 };
 
 struct Budget {
@@ -27,9 +29,10 @@ struct Budget {
 struct Timing {
   std::string name;
   std::vector<double> seconds;
+  int threads = 1;
 
   double median() const;
-  /// Median absolute deviation from the median: the spread.
+  /// Median absolute deviation from the median: the spread. NaN for fewer than two runs, which have none.
   double mad() const;
   double minimum() const;
 };
@@ -42,6 +45,23 @@ double median(std::vector<double> values);
 /// @param clock  Seconds of a monotonic clock; the default is the steady clock.
 std::vector<Timing> measure(const std::vector<Arm>& arms, const Budget& budget,
                             const std::function<double()>& clock = {});
+
+/// One timing that is slower than another by more than both spread.
+struct Slower {
+  const Timing* slow = nullptr;
+  const Timing* fast = nullptr;
+  double factor() const { return slow->median() / fast->median(); }
+  /// "cpu_simd with 2 threads takes 1.30 times as long as with 1: 1.3 us +- 0.1 against 1.0 us +- 0.1".
+  std::string text() const;
+};
+/// What should not be: an arm that takes longer than one named before it with as many threads (or with one, where that
+/// one has no more), and an arm that takes longer with more threads than with fewer.
+std::vector<Slower> slower(const std::vector<Timing>& timings);
+
+/// "12.3 us", "4.56 ms", "7.89 s".
+std::string time_text(double seconds);
+/// "2026-01-31T12:00:00Z".
+std::string date_text();
 
 /// Seconds of the steady clock.
 double now();

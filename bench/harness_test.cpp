@@ -49,6 +49,35 @@ TEST(Harness, StopsWhenTheBudgetIsUsedUpOrTheRoundsAreDone) {
             4u);
 }
 
+TEST(Harness, RunsAnArmThatIsTooSlowOnceAndGivesItNoSpread) {
+  Track track;
+  std::vector<Arm> arms{track.arm('a', 1), track.arm('b', 2)};
+  arms[1].once = true;
+  const auto timings =
+      bench::measure(arms, {.seconds = 0, .warm_up = 0, .min_rounds = 3, .max_rounds = 10}, [&] { return track.time; });
+  EXPECT_EQ(track.order, "abaa");
+  EXPECT_EQ(timings.at(1).seconds, (std::vector<double>{2}));
+  EXPECT_TRUE(std::isnan(timings.at(1).mad()));
+  EXPECT_EQ(timings.at(0).mad(), 0);
+}
+
+TEST(Harness, TellsArmsThatAreSlowerByMoreThanTheirSpread) {
+  const std::vector<Timing> timings{{"reference", {10, 10, 10}, 1},
+                                    {"plain", {12, 12, 12}, 1},
+                                    {"plain", {9, 9, 9}, 2},
+                                    {"fast", {10.5, 11, 11.5}, 1},  // within its spread of plain, not of the reference
+                                    {"fast", {9.5, 10.0, 10.5}, 2}};  // slower than plain with 2 threads
+  std::vector<std::string> found;
+  for (const Slower& each : slower(timings)) {
+    found.push_back(each.slow->name + std::to_string(each.slow->threads) + ">" + each.fast->name +
+                    std::to_string(each.fast->threads));
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"plain1>reference1", "fast1>reference1", "fast2>plain2"}));
+  EXPECT_EQ(slower({{"a", {1.0, 1.0}, 1}, {"a", {2.0, 2.0}, 2}}).size(), 1u);
+  EXPECT_EQ(slower({{"a", {1.0, 1.0}, 1}, {"a", {2.0, 2.0}, 2}}).front().text(),
+            "a with 2 threads takes 2.00 times as long as with 1: 2.00 s +- 0.00 us against 1.00 s +- 0.00 us");
+}
+
 TEST(Harness, WritesJsonThatQuotesTextAndKeepsNumbers) {
   JsonWriter json;
   json.begin_object().put("text", "a\"b\\c\n").put("number", 0.1).put("not_finite", std::nan("")).put("yes", true);

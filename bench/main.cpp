@@ -4,15 +4,18 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "crystal.hpp"
 #include "fastpath/context.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
@@ -21,21 +24,29 @@
 #include "fastpath/version.hpp"
 #include "fastpath/warning.hpp"
 #include "harness.hpp"
+#include "report.hpp"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace {
 
 constexpr const char* kHelp =
-    R"(fastpath_bench [options]: times evaluations of a model, reference against kernels, over sizes.
+    R"(fastpath_bench [options]: times evaluations of a model, the reference against kernels, over sizes.
 
   --model DIR         model folder or hub name (examples/models/demo)
-  --structure FILE    extended XYZ; its first frame is replicated to the sizes (examples/structures/water.xyz)
+  --structure FILE    extended XYZ; its first frame is replicated to the sizes (examples/structures/water.xyz);
+                      `crystal`: a shaken crystal of H, C, O, Si with 50 neighbours an atom, of exactly these sizes
   --sizes N,N,...     wanted numbers of atoms; each becomes the nearest whole number of cells (96,500,1000,5000)
-  --dtype NAME        float64 or float32 (float64)
-  --device NAME       of the fast arm; the reference runs on the CPU (cpu)
-  --threads N         CPU threads of an evaluation; 0: all (0)
-  --passes NAME       forces (energy, forces, stress) or energy (forces)
-  --arms NAME,NAME    reference and fast, or one of them (reference,fast)
-  --budget SECONDS    of counted runs per size, both arms together (10)
+  --dtype NAME,NAME   float64, float32 (float64)
+  --device NAME       of all arms but the reference, which runs on the CPU (cpu)
+  --threads N,N       CPU threads of an evaluation, 0: all; the reference uses one thread whatever it may use (0)
+  --passes NAME,NAME  forces (energy, forces, stress), energy (forces)
+  --arms NAME,...     reference; fast: the kernels that fastpath chooses; the id of a plugin: its kernels, and those of
+                      cpu_ref for ops that it lacks (reference,fast)
+  --plugins DIR       where the plugins of arms named by id are (those of the build)
+  --budget SECONDS    of the counted runs of one size, all arms together; an arm that takes longer runs once (10)
   --min-rounds N      rounds per size, also when the budget is used up (3)
   --json FILE         also write everything as JSON; - is standard output, then without the table
   --help
@@ -51,13 +62,15 @@ struct Settings {
   std::string model = "examples/models/demo";
   std::string structure = "examples/structures/water.xyz";
   std::vector<int> sizes{96, 500, 1000, 5000};
-  fastpath::DType dtype = fastpath::DType::float64;
+  std::vector<fastpath::DType> dtypes{fastpath::DType::float64};
   fastpath::Device device;
-  int threads = 0;
-  bool forces = true;
+  std::vector<int> threads{0};
+  std::vector<bool> forces{true};
   std::vector<std::string> arms{"reference", "fast"};
   bench::Budget budget{.seconds = 10, .warm_up = 0, .min_rounds = 3, .max_rounds = 1000};
+  std::string plugins = BENCH_TREE_PLUGINS;
   std::string json;
+  std::string command = "fastpath_bench";
 };
 
 std::vector<std::string> split(const std::string& text) {
@@ -94,23 +107,28 @@ Settings parse(const std::vector<std::string>& arguments) {
        }},
       {"--dtype",
        [&](auto&, auto& value) {
-         settings.dtype = fastpath::parse_dtype(value);
-         if (!fastpath::is_floating(settings.dtype)) throw UsageError("--dtype: float64 or float32");
-       }},
-      {"--device", [&](auto&, auto& value) { settings.device = fastpath::parse_device(value); }},
-      {"--threads", [&](auto& name, auto& value) { settings.threads = number(name, value, 0); }},
-      {"--passes",
-       [&](auto&, auto& value) {
-         if (value != "forces" && value != "energy") throw UsageError("--passes: '" + value + "'; forces or energy");
-         settings.forces = value == "forces";
-       }},
-      {"--arms",
-       [&](auto&, auto& value) {
-         settings.arms = split(value);
-         for (const std::string& arm : settings.arms) {
-           if (arm != "reference" && arm != "fast") throw UsageError("--arms: '" + arm + "'; reference and fast");
+         settings.dtypes.clear();
+         for (const std::string& part : split(value)) {
+           settings.dtypes.push_back(fastpath::parse_dtype(part));
+           if (!fastpath::is_floating(settings.dtypes.back())) throw UsageError("--dtype: float64 or float32");
          }
        }},
+      {"--device", [&](auto&, auto& value) { settings.device = fastpath::parse_device(value); }},
+      {"--threads",
+       [&](auto& name, auto& value) {
+         settings.threads.clear();
+         for (const std::string& part : split(value)) settings.threads.push_back(number(name, part, 0));
+       }},
+      {"--passes",
+       [&](auto&, auto& value) {
+         settings.forces.clear();
+         for (const std::string& part : split(value)) {
+           if (part != "forces" && part != "energy") throw UsageError("--passes: '" + part + "'; forces or energy");
+           settings.forces.push_back(part == "forces");
+         }
+       }},
+      {"--arms", [&](auto&, auto& value) { settings.arms = split(value); }},
+      {"--plugins", [&](auto&, auto& value) { settings.plugins = value; }},
       {"--budget", [&](auto& name, auto& value) { settings.budget.seconds = number(name, value, 0.0); }},
       {"--min-rounds", [&](auto& name, auto& value) { settings.budget.min_rounds = number(name, value, 1); }},
       {"--json", [&](auto&, auto& value) { settings.json = value; }}};
@@ -119,6 +137,10 @@ Settings parse(const std::vector<std::string>& arguments) {
     if (option == options.end()) throw UsageError("unknown option '" + arguments[i] + "'; see --help");
     if (i + 1 == arguments.size()) throw UsageError(arguments[i] + ": a value is missing");
     option->second(arguments[i], arguments[i + 1]);
+    settings.command += " " + arguments[i] + " " + arguments[i + 1];
+  }
+  for (int& threads : settings.threads) {
+    if (threads == 0) threads = fastpath::Context::process().threads();
   }
   return settings;
 }
@@ -193,75 +215,120 @@ struct ArmResult {
   double first_seconds = 0;  // of the run that loads plugins, makes kernels, converts parameters
   std::uint64_t memory_before = 0, memory_peak = 0;
   double energy = 0;
+  fastpath::Tensor forces;
   int modules = 0, modules_fast = 0;
   std::set<std::string> plugins;
+  std::string failure;  // why it did not run: out of memory
 };
 
 struct SizeResult {
+  fastpath::DType dtype = fastpath::DType::float64;
+  bool forces = true;
   std::int64_t n_atoms = 0, n_edges = 0;
   double seconds_graph = 0;
   std::vector<ArmResult> arms;
 
-  const ArmResult* find(const std::string& name) const {
+  const ArmResult* find(const std::string& name, int threads = 0) const {
     for (const ArmResult& arm : arms) {
-      if (arm.timing.name == name) return &arm;
+      if (arm.timing.name == name && (threads == 0 || arm.timing.threads == threads)) return &arm;
     }
     return nullptr;
   }
+  /// Reference over arm; NaN where one of them is missing.
+  double ratio(const ArmResult& arm) const {
+    const ArmResult* const reference = find("reference");
+    return reference == nullptr ? NAN : reference->timing.median() / arm.timing.median();
+  }
 };
 
-SizeResult measure_size(const fastpath::Model& model, const fastpath::Structure& structure, const Settings& settings) {
-  SizeResult size;
-  std::vector<double> graph_seconds;
-  for (int i = 0; i < 3; ++i) {
-    const double start = bench::now();
-    const fastpath::Graph graph = fastpath::Graph::from_structure(structure, model.r_max());
-    graph_seconds.push_back(bench::now() - start);
+/// The plugins of an arm that is named after one: that one, and cpu_ref for what it lacks.
+fastpath::Context& context_of(const std::string& plugin, const Settings& settings) {
+  static std::map<std::string, std::unique_ptr<fastpath::Context>> contexts;
+  std::unique_ptr<fastpath::Context>& context = contexts[plugin];
+  if (context != nullptr) return *context;
+  context = std::make_unique<fastpath::Context>(fastpath::ContextOptions{
+      .registry = {.search_paths = {settings.plugins}, .default_paths = false, .enable = {plugin, "cpu_ref"}}});
+  const auto known = context->registry().plugins();
+  if (std::none_of(known.begin(), known.end(), [&](const fastpath::PluginInfo& each) {
+        return each.id == plugin && each.state == fastpath::PluginState::usable;
+      })) {
+    throw UsageError("--arms: '" + plugin + "' is neither reference nor fast, nor a usable plugin in " +
+                     settings.plugins);
   }
-  size.seconds_graph = bench::median(graph_seconds);
-  const fastpath::Graph graph = fastpath::Graph::from_structure(structure, model.r_max());
+  return *context;
+}
+
+SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& graph, double seconds_graph,
+                        fastpath::DType dtype, bool forces, const Settings& settings) {
+  SizeResult size;
+  size.dtype = dtype;
+  size.forces = forces;
+  size.seconds_graph = seconds_graph;
   size.n_atoms = graph.n_nodes();
   size.n_edges = graph.n_edges();
 
   std::vector<bench::Arm> arms;
+  std::vector<std::size_t> which;                        // place of each of `arms` in size.arms
   std::vector<std::shared_ptr<fastpath::Model>> models;  // one an arm, so that none finds the other's buffers
   for (const std::string& name : settings.arms) {
-    fastpath::EvaluateOptions options;
-    options.dtype = settings.dtype;
-    options.threads = settings.threads;
-    options.forces = options.stress = settings.forces;
-    options.use_fast = name == "fast" ? fastpath::UseFast::always : fastpath::UseFast::never;
-    if (name == "fast") options.device = settings.device;
-    models.push_back(model.replica());
+    for (const int threads : settings.threads) {
+      if (name == "reference" && threads != settings.threads.front()) continue;
+      fastpath::EvaluateOptions options;
+      options.dtype = dtype;
+      options.threads = name == "reference" ? 1 : threads;
+      options.forces = options.stress = forces;
+      options.use_fast = name == "reference" ? fastpath::UseFast::never : fastpath::UseFast::always;
+      if (name != "reference") options.device = settings.device;
+      models.push_back(model.replica());
+      if (name != "reference" && name != "fast") {
+        options.context = &context_of(name, settings);
+        auto policy = std::make_shared<fastpath::AutoPolicy>();
+        policy->preference = {name};
+        models.back()->set_policy(std::move(policy));
+      }
 
-    ArmResult result;
-    bench::reset_peak_memory();
-    result.memory_before = bench::current_memory().value_or(0);
-    const double start = bench::now();
-    const fastpath::EvaluationResult first = models.back()->evaluate(graph, options);
-    result.first_seconds = bench::now() - start;
-    result.memory_peak = bench::peak_memory().value_or(0);
-    result.energy = first.energy;
-    for (const fastpath::Decision& decision : first.selection.decisions) {
-      // Work that a fused module does, or the parts of one, is counted there.
-      using fastpath::ReasonCode;
-      const ReasonCode code = decision.reason.code;
-      if (code == ReasonCode::covered_by_parent || code == ReasonCode::in_parts) continue;
-      ++result.modules;
-      if (!decision.fast()) continue;
-      ++result.modules_fast;
-      result.plugins.insert(decision.choice);
+      ArmResult result;
+      result.timing.name = name;
+      result.timing.threads = options.threads;
+#ifdef __GLIBC__
+      malloc_trim(0);  // or what earlier evaluations left behind would hide what this one needs
+#endif
+      bench::reset_peak_memory();
+      result.memory_before = bench::current_memory().value_or(0);
+      const double start = bench::now();
+      try {
+        const fastpath::EvaluationResult first = models.back()->evaluate(graph, options);
+        result.first_seconds = bench::now() - start;
+        result.memory_peak = bench::peak_memory().value_or(0);
+        result.energy = first.energy;
+        result.forces = first.forces;
+        for (const fastpath::Decision& decision : first.selection.decisions) {
+          // Work that a fused module does, or the parts of one, is counted there.
+          using fastpath::ReasonCode;
+          const ReasonCode code = decision.reason.code;
+          if (code == ReasonCode::covered_by_parent || code == ReasonCode::in_parts) continue;
+          ++result.modules;
+          if (!decision.fast()) continue;
+          ++result.modules_fast;
+          result.plugins.insert(decision.choice);
+        }
+        which.push_back(size.arms.size());
+        arms.push_back({name,
+                        [&graph, options, mine = models.back()] {
+                          const double begin = bench::now();
+                          mine->evaluate(graph, options);
+                          return bench::now() - begin;
+                        },
+                        options.threads, result.first_seconds > settings.budget.seconds});
+      } catch (const fastpath::Error& error) {
+        if (error.code() != fastpath::ErrorCode::out_of_memory) throw;
+        result.failure = error.what();
+      }
+      size.arms.push_back(std::move(result));
     }
-    result.timing.name = name;
-    size.arms.push_back(std::move(result));
-    arms.push_back({name, [&graph, options, mine = models.back()] {
-                      const double begin = bench::now();
-                      mine->evaluate(graph, options);
-                      return bench::now() - begin;
-                    }});
   }
   const std::vector<bench::Timing> timings = bench::measure(arms, settings.budget);
-  for (std::size_t i = 0; i < timings.size(); ++i) size.arms[i].timing = timings[i];
+  for (std::size_t i = 0; i < timings.size(); ++i) size.arms[which[i]].timing = timings[i];
   return size;
 }
 
@@ -273,134 +340,169 @@ double exponent(double small, double large, std::int64_t n_small, std::int64_t n
 double mebibytes(std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 void print_table(const std::vector<SizeResult>& sizes, const Settings& settings) {
-  std::vector<std::string> header{"atoms", "edges", "graph, ms"};
-  for (const std::string& arm : settings.arms) {
-    for (const char* column : {" ms", " +-", " us/atom", " MiB"}) header.push_back(arm + column);
-  }
-  header.push_back("reference/fast");
-  bench::Table table(header);
+  bench::Table table({"pass", "dtype", "atoms", "edges", "graph", "arm", "threads", "time", "+-", "us/atom", "us/edge",
+                      "MiB", "x ref"});
   for (const SizeResult& size : sizes) {
-    std::vector<std::string> row{std::to_string(size.n_atoms), std::to_string(size.n_edges),
-                                 bench::fixed(1e3 * size.seconds_graph, 2)};
     for (const ArmResult& arm : size.arms) {
-      row.push_back(bench::fixed(1e3 * arm.timing.median(), 2));
-      row.push_back(bench::fixed(1e3 * arm.timing.mad(), 2));
-      row.push_back(bench::fixed(1e6 * arm.timing.median() / static_cast<double>(size.n_atoms), 1));
-      row.push_back(bench::fixed(mebibytes(arm.memory_peak - std::min(arm.memory_before, arm.memory_peak)), 1));
+      const double seconds = arm.timing.median(), ratio = size.ratio(arm);
+      table.add({size.forces ? "forces" : "energy", std::string(to_string(size.dtype)), std::to_string(size.n_atoms),
+                 std::to_string(size.n_edges), bench::time_text(size.seconds_graph), arm.timing.name,
+                 std::to_string(arm.timing.threads), arm.failure.empty() ? bench::time_text(seconds) : "out of memory",
+                 bench::time_text(arm.timing.mad()), bench::fixed(1e6 * seconds / static_cast<double>(size.n_atoms), 1),
+                 bench::fixed(1e6 * seconds / static_cast<double>(size.n_edges), 2),
+                 bench::fixed(mebibytes(arm.memory_peak - std::min(arm.memory_before, arm.memory_peak)), 1),
+                 std::isnan(ratio) ? "-" : bench::fixed(ratio, 2)});
     }
-    const ArmResult *reference = size.find("reference"), *fast = size.find("fast");
-    row.push_back(reference != nullptr && fast != nullptr
-                      ? bench::fixed(reference->timing.median() / fast->timing.median(), 2)
-                      : "-");
-    table.add(row);
   }
   std::printf("\n%s\n", table.text().c_str());
-  if (const ArmResult* fast = sizes.empty() ? nullptr : sizes.front().find("fast")) {
+  for (const ArmResult& arm : sizes.empty() ? std::vector<ArmResult>() : sizes.front().arms) {
+    if (arm.timing.name == "reference" || arm.timing.threads != settings.threads.front()) continue;
     std::string plugins;
-    for (const std::string& plugin : fast->plugins) plugins += (plugins.empty() ? "" : ", ") + plugin;
-    std::printf("fast: %d of %d modules by %s\n", fast->modules_fast, fast->modules,
+    for (const std::string& plugin : arm.plugins) plugins += (plugins.empty() ? "" : ", ") + plugin;
+    std::printf("%s: %d of %d modules by %s\n", arm.timing.name.c_str(), arm.modules_fast, arm.modules,
                 plugins.empty() ? "kernels; no plugin served any" : plugins.c_str());
   }
   // Small systems are ruled by fixed costs, so growth is told from the first size of 200 atoms or more.
   const auto from =
       std::find_if(sizes.begin(), sizes.end(), [](const SizeResult& size) { return size.n_atoms >= 200; });
-  if (from == sizes.end() || sizes.back().n_atoms <= from->n_atoms) return;
-  for (std::size_t i = 0; i < settings.arms.size(); ++i) {
-    const ArmResult &small = from->arms[i], &large = sizes.back().arms[i];
-    std::printf("%s: from %lld to %lld atoms time grows as n^%.2f\n", settings.arms[i].c_str(),
-                static_cast<long long>(from->n_atoms), static_cast<long long>(sizes.back().n_atoms),
-                exponent(small.timing.median(), large.timing.median(), from->n_atoms, sizes.back().n_atoms));
+  if (from == sizes.end()) return;
+  const auto to = std::find_if(sizes.rbegin(), sizes.rend(), [&](const SizeResult& size) {
+    return size.dtype == from->dtype && size.forces == from->forces;
+  });
+  if (to->n_atoms <= from->n_atoms) return;
+  for (std::size_t i = 0; i < from->arms.size(); ++i) {
+    const ArmResult &small = from->arms[i], &large = to->arms[i];
+    if (!small.failure.empty() || !large.failure.empty()) continue;
+    std::printf("%s, %d thread%s: from %lld to %lld atoms time grows as n^%.2f (%s)\n", small.timing.name.c_str(),
+                small.timing.threads, small.timing.threads == 1 ? "" : "s", static_cast<long long>(from->n_atoms),
+                static_cast<long long>(to->n_atoms),
+                exponent(small.timing.median(), large.timing.median(), from->n_atoms, to->n_atoms),
+                std::string(to_string(from->dtype)).c_str());
   }
 }
 
-std::string to_json(const std::vector<SizeResult>& sizes, const Settings& settings, fastpath::Model& model) {
-  const fastpath::BuildInfo& build = fastpath::build_info();
-  const fastpath::DeviceInfo& cpu = fastpath::cpu_info();
+std::string to_json(const std::vector<SizeResult>& sizes, const bench::Findings& findings, const Settings& settings,
+                    fastpath::Model& model) {
   const ModelFacts facts = facts_of(model);
   bench::JsonWriter json;
-  json.begin_object().put("bench", "whole_model").put("format_version", 1);
-  json.begin_object("machine").put("cpu", cpu.name).put("arch", cpu.arch).put("units", static_cast<int>(cpu.units));
-  json.put("memory_bytes", cpu.memory_bytes).put("system", build.system).end();
-  json.begin_object("build").put("version", build.version).put("compiler", build.compiler);
-  json.put("build_type", build.build_type).put("sanitizer", build.sanitizer).end();
-  json.begin_object("settings").put("dtype", to_string(settings.dtype)).put("device", to_string(settings.device));
-  json.put("threads", settings.threads > 0 ? settings.threads : fastpath::Context::process().threads());
-  json.put("passes", settings.forces ? "forces" : "energy").put("structure", settings.structure);
-  json.put("budget_seconds", settings.budget.seconds).put("min_rounds", settings.budget.min_rounds).end();
-  json.begin_object("model").put("path", settings.model).put("architecture", model.architecture());
+  json.begin_object().put("bench", "whole_model").put("format_version", 2);
+  bench::put_identity(json);
+  json.end();
+  json.begin_object("settings").put("command", settings.command).put("device", to_string(settings.device));
+  json.put("structure", settings.structure).put("budget_seconds", settings.budget.seconds);
+  json.put("min_rounds", settings.budget.min_rounds).end();
+  json.begin_object("model").put("path", settings.model);
+  json.put("name", std::filesystem::path(settings.model).filename().string());
+  json.put("architecture", model.architecture());
   json.put("r_max", model.r_max()).put("layers", model.num_interactions()).put("l_max", facts.l_max);
   json.put("channels", facts.channels).put("parameters", model.parameter_count()).end();
-  json.begin_array("sizes");
+  json.begin_array("results");
   for (const SizeResult& size : sizes) {
-    json.begin_object().put("atoms", size.n_atoms).put("edges", size.n_edges).put("seconds_graph", size.seconds_graph);
+    json.begin_object().put("dtype", to_string(size.dtype)).put("pass", size.forces ? "forces" : "energy");
+    json.put("atoms", size.n_atoms).put("edges", size.n_edges).put("seconds_graph", size.seconds_graph);
     json.begin_array("arms");
     for (const ArmResult& arm : size.arms) {
-      json.begin_object().put("name", arm.timing.name).put("median_seconds", arm.timing.median());
-      json.put("mad_seconds", arm.timing.mad()).put("min_seconds", arm.timing.minimum());
+      json.begin_object();
+      bench::put_timing(json, arm.timing);
       json.put("seconds_per_atom", arm.timing.median() / static_cast<double>(size.n_atoms));
+      json.put("seconds_per_edge", arm.timing.median() / static_cast<double>(size.n_edges));
       json.put("first_seconds", arm.first_seconds).put("memory_before_bytes", arm.memory_before);
-      json.put("memory_peak_bytes", arm.memory_peak).put("energy", arm.energy);
-      json.put("modules", arm.modules).put("modules_fast", arm.modules_fast);
+      json.put("memory_peak_bytes", arm.memory_peak);
+      json.put("memory_bytes", arm.memory_peak - std::min(arm.memory_before, arm.memory_peak));
+      json.put("energy", arm.energy).put("modules", arm.modules).put("modules_fast", arm.modules_fast);
+      json.put("ratio", size.ratio(arm)).put("failure", arm.failure);
       json.begin_array("plugins");
       for (const std::string& plugin : arm.plugins) json.put("", plugin);
       json.end().begin_array("seconds");
       for (const double seconds : arm.timing.seconds) json.put("", seconds);
       json.end().end();
     }
-    json.end();
-    const ArmResult *reference = size.find("reference"), *fast = size.find("fast");
-    if (reference != nullptr && fast != nullptr) {
-      json.put("ratio", reference->timing.median() / fast->timing.median());
-    } else {
-      json.put_null("ratio");
-    }
-    json.end();
+    json.end().end();
   }
-  json.end().end();
+  json.end();
+  findings.put(json);
+  json.end();
   return json.text();
 }
 
 /// Speeds of different results mean nothing.
-bool agree(const SizeResult& size, fastpath::DType dtype) {
-  const ArmResult *reference = size.find("reference"), *fast = size.find("fast");
-  if (reference == nullptr || fast == nullptr) return true;
-  const double limit = dtype == fastpath::DType::float64 ? 1e-12 : 1e-5;
-  const double difference = std::abs(fast->energy - reference->energy) / std::abs(reference->energy);
-  if (difference <= limit) return true;
-  std::fprintf(stderr, "fastpath_bench: %lld atoms: energies of the arms differ by %.1e, at most %.0e\n",
-               static_cast<long long>(size.n_atoms), difference, limit);
-  return false;
+bool agree(const SizeResult& size) {
+  const bool exact = size.dtype == fastpath::DType::float64;
+  const ArmResult* first = nullptr;
+  bool good = true;
+  const auto check = [&](const char* what, const ArmResult& arm, double difference, double limit) {
+    if (difference <= limit) return;
+    std::fprintf(stderr, "fastpath_bench: %lld atoms, %s: %s of %s and %s differ by %.1e, at most %.0e\n",
+                 static_cast<long long>(size.n_atoms), std::string(to_string(size.dtype)).c_str(), what,
+                 first->timing.name.c_str(), arm.timing.name.c_str(), difference, limit);
+    good = false;
+  };
+  for (const ArmResult& arm : size.arms) {
+    if (!arm.failure.empty()) continue;
+    if (first == nullptr) {
+      first = &arm;
+      continue;
+    }
+    check("energies", arm, std::abs(arm.energy - first->energy) / std::abs(first->energy), exact ? 1e-12 : 1e-5);
+    if (!size.forces) continue;
+    double most = 0, largest = 0;
+    for (std::int64_t i = 0; i < arm.forces.numel(); ++i) {
+      const double a = arm.forces.data<double>()[i], b = first->forces.data<double>()[i];
+      most = std::isnan(a) ? INFINITY : std::max(most, std::abs(a - b));
+      largest = std::max(largest, std::abs(b));
+    }
+    check("forces", arm, most / largest, exact ? 1e-11 : 1e-4);
+  }
+  return good;
 }
 
 int run(const Settings& settings) {
   const bool table = settings.json != "-";
   const auto model = fastpath::Model::load(settings.model);
-  const fastpath::Structure unit = fastpath::read_extxyz(settings.structure).front();
+  std::optional<fastpath::Structure> unit;
+  if (settings.structure != "crystal") unit = fastpath::read_extxyz(settings.structure).front();
   const ModelFacts facts = facts_of(*model);
-  const fastpath::BuildInfo& build = fastpath::build_info();
   if (table) {
-    std::printf("%s, %u units; fastpath %s, %s, %s\n", fastpath::cpu_info().name.c_str(), fastpath::cpu_info().units,
-                build.version.c_str(), build.compiler.c_str(), build.build_type.c_str());
-    std::printf("%s: %d layers, l_max %lld, %lld channels; %s, %d threads, %s\n", settings.model.c_str(),
-                model->num_interactions(), static_cast<long long>(facts.l_max), static_cast<long long>(facts.channels),
-                std::string(to_string(settings.dtype)).c_str(),
-                settings.threads > 0 ? settings.threads : fastpath::Context::process().threads(),
-                settings.forces ? "energy, forces, stress" : "energy");
-    if (build.build_type != "Release") std::printf("NOT a release build: these times say nothing\n");
+    std::printf("%s%s: %d layers, l_max %lld, %lld channels\n", bench::identity_text().c_str(), settings.model.c_str(),
+                model->num_interactions(), static_cast<long long>(facts.l_max), static_cast<long long>(facts.channels));
   }
   std::vector<SizeResult> sizes;
+  bench::Findings findings;
   bool good = true;
-  for (const int wanted : settings.sizes) {
-    sizes.push_back(measure_size(*model, replicate(unit, wanted), settings));
-    good &= agree(sizes.back(), settings.dtype);
-    if (table) {
-      std::printf("%lld atoms done\n", static_cast<long long>(sizes.back().n_atoms));
-      std::fflush(stdout);
+  for (const bool forces : settings.forces) {
+    for (const fastpath::DType dtype : settings.dtypes) {
+      for (const int wanted : settings.sizes) {
+        const fastpath::Structure structure = unit ? replicate(*unit, wanted) : bench::crystal(wanted);
+        std::vector<double> graph_seconds;
+        std::optional<fastpath::Graph> graph;
+        for (int i = 0; i < 3; ++i) {
+          const double start = bench::now();
+          graph = fastpath::Graph::from_structure(structure, model->r_max());
+          graph_seconds.push_back(bench::now() - start);
+        }
+        sizes.push_back(measure_size(*model, *graph, bench::median(graph_seconds), dtype, forces, settings));
+        const SizeResult& size = sizes.back();
+        good &= agree(size);
+        std::vector<bench::Timing> timings;
+        for (const ArmResult& arm : size.arms) timings.push_back(arm.timing);
+        findings.add(settings.model + " " + std::string(to_string(dtype)) + (forces ? " forces, " : " energy, ") +
+                         std::to_string(size.n_atoms) + " atoms",
+                     timings);
+        for (ArmResult& arm : sizes.back().arms) arm.forces = {};
+        if (table) {
+          std::printf("%s %s, %lld atoms done\n", forces ? "forces" : "energy", std::string(to_string(dtype)).c_str(),
+                      static_cast<long long>(size.n_atoms));
+          std::fflush(stdout);
+        }
+      }
     }
   }
-  if (table) print_table(sizes, settings);
+  if (table) {
+    print_table(sizes, settings);
+    std::printf("%s", findings.text().c_str());
+  }
   if (settings.json.empty()) return good ? 0 : 1;
-  const std::string text = to_json(sizes, settings, *model);
+  const std::string text = to_json(sizes, findings, settings, *model);
   if (!table) {
     std::fputs(text.c_str(), stdout);
     return good ? 0 : 1;

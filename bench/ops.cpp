@@ -8,55 +8,58 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
+#include <set>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
+#include "crystal.hpp"
+#include "fastpath/create_op.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/fast_path.hpp"
 #include "fastpath/graph.hpp"
-#include "fastpath/model.hpp"
 #include "fastpath/sdk/ops.hpp"
 #include "fastpath/warning.hpp"
 #include "harness.hpp"
 #include "machine.hpp"
+#include "report.hpp"
+#include "shapes.hpp"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace {
 
 using namespace fastpath;
 
-constexpr const char* kHelp = R"(fastpath_bench_ops [options]: times single ops on the CPU, reference against kernels.
+constexpr const char* kHelp =
+    R"(fastpath_bench_ops [options]: times single ops on the CPU, the reference against kernels of plugins.
 
-  --op NAME,NAME      spherical_harmonics, radial_basis, radial_mlp, conv_tensor_product, message_step, irreps_linear
-                      (spherical_harmonics,conv_tensor_product,message_step)
-  --layer NAME,NAME   small, medium, large: MACE layers of 128 channels; nequip: 32 channels to l = 2 (medium)
-  --edges N           about so many edges, in a cubic crystal of 49 neighbours an atom (20000)
+  --op NAME,NAME      spherical_harmonics, radial_basis, radial_mlp, conv_tensor_product, message_step, irreps_linear,
+                      species_linear, symmetric_contraction (all)
+  --layer NAME,NAME   mace_small, mace_medium, mace_large (128 channels to degree 0, 1, 2), mace_off_small (96 to 0),
+                      mace_off_medium, mace_off_large (192 to 2), nequip_l2 (128/64/32), nequip_l3 (128/64/32/32) (all)
+  --edges N,N         about so many; below 2000 those of a molecule, else of a crystal with 49 neighbours an atom (20000)
   --dtype NAME,NAME   float32, float64 (both)
-  --threads N         CPU threads of a call (1)
+  --threads N,N       CPU threads of a kernel; the reference has one (1,2)
   --arms NAME,..      reference and plugin ids (reference,cpu_ref,cpu_simd)
-  --seconds S         for counted runs of one row, all arms together (4)
-  --plugins DIR       where the plugins are (beside this program)
+  --seconds S         for the counted runs of one line's pass, all arms together; an arm that takes longer than this
+                      runs once (2)
+  --plugins DIR       where the plugins are (those of the build)
+  --rates-only        measure the machine, and nothing else
   --json FILE         also write everything as JSON
   --help
 
-Times are medians of runs that take turns. "of limit": the time that the counts of docs/operators.md, section 5, take at
-this machine's measured rates, over the time of the last arm. Exit status: 0, 2 for wrong options.
+F is forward, FB forward and the gradients of the inputs; times are medians of runs that take turns, +- the median
+distance from them. GFLOP/s and GB/s count what docs/operators.md, section 5, counts; "of roof" is the time that this
+takes at the measured rates of as many threads, over the time that it took. MiB is the memory that the first call took,
+inputs and outputs apart. Layers whose op is the same are measured once, under the first name.
+Exit status: 0, 1 if an arm disagrees with the reference or fails, 2 for wrong options.
 )";
 
-struct Options {
-  std::vector<std::string> ops{"spherical_harmonics", "conv_tensor_product", "message_step"}, layers{"medium"},
-      dtypes{"float32", "float64"}, arms{"reference", "cpu_ref", "cpu_simd"};
-  std::int64_t edges = 20000;
-  int threads = 1;
-  double seconds = 4;
-  std::string plugins = BENCH_TREE_PLUGINS, json;
-};
-
-[[noreturn]] void refuse(const std::string& text) {
-  std::fprintf(stderr, "fastpath_bench_ops: %s; --help lists the options\n", text.c_str());
-  std::exit(2);
-}
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> result{""};
   for (const char c : text) {
@@ -68,34 +71,81 @@ std::vector<std::string> split(const std::string& text) {
   }
   return result;
 }
+[[noreturn]] void refuse(const std::string& text) {
+  std::fprintf(stderr, "fastpath_bench_ops: %s; --help lists the options\n", text.c_str());
+  std::exit(2);
+}
+
+struct Options {
+  std::vector<std::string> ops{bench::op_names().begin(), bench::op_names().end()}, layers,
+      dtypes{"float32", "float64"}, arms{"reference", "cpu_ref", "cpu_simd"};
+  std::vector<std::int64_t> edges{20000};
+  std::vector<int> threads{1, 2};
+  double seconds = 2;
+  bool rates_only = false;
+  std::string plugins = BENCH_TREE_PLUGINS, json, command = "fastpath_bench_ops";
+};
+
 double number(const std::string& name, const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || *end != '\0' || !(value > 0)) refuse(name + " is '" + text + "', expected a number > 0");
   return value;
 }
+template <class T>
+std::vector<T> whole_numbers(const std::string& name, const std::string& text) {
+  std::vector<T> result;
+  for (const std::string& part : split(text)) {
+    const double value = number(name, part);
+    if (value != std::floor(value) || value > 1e9) refuse(name + " is '" + part + "', expected a whole number");
+    result.push_back(static_cast<T>(value));
+  }
+  return result;
+}
+template <class Names>
+std::vector<std::string> words(const std::string& name, const std::string& text, const Names& known) {
+  const std::vector<std::string> result = split(text);
+  for (const std::string& word : result) {
+    if (std::find(std::begin(known), std::end(known), word) == std::end(known)) {
+      refuse(name + ": '" + word + "' is unknown");
+    }
+  }
+  return result;
+}
+std::vector<std::string> layer_names() {
+  std::vector<std::string> names;
+  for (const bench::LayerShape& shape : bench::layer_shapes()) names.emplace_back(shape.name);
+  return names;
+}
 Options parse(int argc, char** argv) {
   Options options;
+  options.layers = layer_names();
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
+    options.command += " " + name;
     if (name == "--help") {
       std::fputs(kHelp, stdout);
       std::exit(0);
     }
+    if (name == "--rates-only") {
+      options.rates_only = true;
+      continue;
+    }
     if (i + 1 == argc) refuse(name + " is unknown, or lacks a value");
     const std::string value = argv[++i];
+    options.command += " " + value;
     if (name == "--op") {
-      options.ops = split(value);
+      options.ops = words(name, value, bench::op_names());
     } else if (name == "--layer") {
-      options.layers = split(value);
+      options.layers = words(name, value, layer_names());
     } else if (name == "--dtype") {
-      options.dtypes = split(value);
+      options.dtypes = words(name, value, std::vector<std::string>{"float32", "float64"});
     } else if (name == "--arms") {
       options.arms = split(value);
     } else if (name == "--edges") {
-      options.edges = static_cast<std::int64_t>(number(name, value));
+      options.edges = whole_numbers<std::int64_t>(name, value);
     } else if (name == "--threads") {
-      options.threads = static_cast<int>(number(name, value));
+      options.threads = whole_numbers<int>(name, value);
     } else if (name == "--seconds") {
       options.seconds = number(name, value);
     } else if (name == "--plugins") {
@@ -109,139 +159,17 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// Counts of docs/operators.md 5.1 of one edge: shared-y FLOPs, and bytes in float32 of what is read and written once.
-struct Layer {
-  const char* name;
-  int channels, l_hidden, l_max;
-  double flops_forward, flops_backward, bytes_forward, bytes_backward;
-};
-constexpr Layer kLayers[] = {{"small", 128, 0, 3, 8.2e3, 10.8e3, 2632, 5256},
-                             {"medium", 128, 1, 3, 29.9e3, 53.3e3, 7240, 14472},
-                             {"large", 128, 2, 3, 66.5e3, 133.1e3, 13384, 26760},
-                             {"nequip", 32, 2, 2, 7.5e3, 16.0e3, 2604, 5200}};
-
-std::string irreps(int channels, int l_max) {
-  std::string text;
-  for (int l = 0; l <= l_max; ++l) {
-    text += fmt::format("{}{}x{}{}", l > 0 ? "+" : "", channels, l, l % 2 == 0 ? "e" : "o");
+/// A graph of about so many edges.
+Graph graph_of(std::int64_t edges) {
+  constexpr double kRadius = 5.0;
+  if (edges >= 2000) {
+    const auto side = static_cast<std::int64_t>(std::llround(std::cbrt(static_cast<double>(edges) / 49)));
+    return Graph::from_structure(bench::crystal(side * side * side), kRadius);
   }
-  return text;
-}
-
-/// One layer's "convolutions" of a config.json: every path of natural parity, outputs by degree.
-std::string convolution(const Layer& layer, int l_in) {
-  struct Path {
-    int in, edge, out;
-  };
-  std::vector<Path> paths;
-  for (int l = 0; l <= layer.l_max; ++l) {
-    for (int a = 0; a <= l_in; ++a) {
-      for (int b = 0; b <= layer.l_max; ++b) {
-        if (l >= std::abs(a - b) && l <= a + b && (l + a + b) % 2 == 0) paths.push_back({a, b, l});
-      }
-    }
+  for (std::int64_t atoms = 2;; ++atoms) {
+    Graph graph = Graph::from_structure(bench::cluster(atoms), kRadius);
+    if (graph.n_edges() >= edges) return graph;
   }
-  std::string out, instructions;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    const Path& path = paths[i];
-    const char* comma = i > 0 ? ", " : "";
-    out += fmt::format("{}{}x{}{}", i > 0 ? "+" : "", layer.channels, path.out, path.out % 2 == 0 ? "e" : "o");
-    instructions += fmt::format("{}[{}, {}, {}]", comma, path.in, path.edge, i);
-  }
-  return fmt::format(R"({{"irreps_in": "{}", "irreps_edge": "{}", "irreps_out": "{}", "instructions": [{}]}})",
-                     irreps(layer.channels, l_in), irreps(1, layer.l_max), out, instructions);
-}
-
-/// A model whose second layer is the one that is timed.
-std::shared_ptr<Model> model_of(const Layer& layer) {
-  return Model::create(fmt::format(R"({{
- "format": "fastpath-model", "format_version": 1, "architecture": "mace", "dtype": "float64", "atomic_numbers": [14],
- "r_max": 5.0, "radial_type": "bessel", "num_bessel": 8, "polynomial_cutoff_p": 5, "distance_transform": "none",
- "apply_cutoff": true, "pair_repulsion": false, "radial_mlp": [64, 64, 64], "l_max": {}, "hidden_irreps": "{}",
- "num_interactions": 2, "correlation": [1, 1], "interaction_first": "RealAgnosticResidualInteractionBlock",
- "interaction": "RealAgnosticResidualInteractionBlock", "mlp_irreps": "16x0e", "gate": "silu",
- "activation_constant": 1.6791767923989418, "avg_num_neighbors": [50.0, 50.0], "heads": ["default"],
- "reduced_cg": false, "keep_last_layer_irreps": false, "convolutions": [{}, {}]}})",
-                                   layer.l_max, irreps(layer.channels, layer.l_hidden), convolution(layer, 0),
-                                   convolution(layer, layer.l_hidden)),
-                       1);
-}
-
-struct Op {
-  const char* name;
-  const char* module;
-};
-constexpr Op kOps[] = {{"spherical_harmonics", "spherical_harmonics"},
-                       {"radial_basis", "radial_embedding"},
-                       {"radial_mlp", "interactions.1.conv_tp_weights"},
-                       {"conv_tensor_product", "interactions.1.conv_tp"},
-                       {"message_step", "interactions.1"},
-                       {"irreps_linear", "interactions.1.linear"}};
-
-/// Forward and backward, per row of the op; bytes in float32.
-struct Work {
-  double flops[2] = {}, bytes[2] = {};
-};
-
-double net_flops(const sdk::RadialMlpConfig& net) {
-  double sum = 0;
-  for (std::size_t i = 0; i + 1 < net.widths.size(); ++i) {
-    sum += 2.0 * static_cast<double>(net.widths[i]) * static_cast<double>(net.widths[i + 1]);
-  }
-  return sum;
-}
-double dim(const sdk::Irreps& of) { return static_cast<double>(of.dim()); }
-
-Work work_of(const OpSpec& op, const Layer& layer) {
-  const sdk::Attributes config(op.config);
-  if (op.id == "spherical_harmonics") {
-    const double width = (layer.l_max + 1) * (layer.l_max + 1);
-    return {{0, 0}, {4 * (3 + width), 4 * (3 + width + 3)}};
-  }
-  if (op.id == "radial_basis") return {{0, 0}, {4 * 9, 4 * 10}};
-  if (op.id == "radial_mlp") {
-    const auto net = sdk::RadialMlpConfig::from(config);
-    const double ends = 4.0 * static_cast<double>(net.widths.front() + net.widths.back());
-    return {{net_flops(net), net_flops(net)}, {ends, ends + 4.0 * static_cast<double>(net.widths.front())}};
-  }
-  if (op.id == "irreps_linear") {
-    const auto linear = sdk::IrrepsLinearConfig::from(config);
-    double flops = 0;
-    for (const auto& path : linear.paths()) {
-      flops +=
-          2.0 * static_cast<double>(linear.in[path.in].mul * linear.out[path.out].mul * linear.in[path.in].ir.dim());
-    }
-    const double ends = 4 * (dim(linear.in) + dim(linear.out));
-    return {{flops, flops}, {ends, ends}};
-  }
-  if (op.id == "conv_tensor_product") {
-    return {{layer.flops_forward, layer.flops_backward}, {layer.bytes_forward, layer.bytes_backward}};
-  }
-  // Weights and messages are nobody's input: what must be read is geometry and features. Backward needs the net once
-  // more, and once the other way.
-  const auto step = sdk::MessageStepConfig::from(config);
-  const double net = net_flops(step.mlp), features = 4 * dim(step.conv.in);
-  return {{layer.flops_forward + net, layer.flops_backward + 2 * net},
-          {features + 4 * 4 + 8, 2 * features + 2 * 4 * 4 + 8}};
-}
-
-/// Atoms of a simple cubic crystal that is shaken, with about 49 neighbours each and about so many edges.
-Structure crystal(std::int64_t edges) {
-  constexpr double kSpacing = 2.2;
-  const auto side = std::max<std::int64_t>(std::llround(std::cbrt(static_cast<double>(edges) / 49)), 1);
-  Structure structure;
-  std::mt19937_64 random(1);
-  const auto shake = [&] { return 0.1 * (static_cast<double>(random() % 2001) / 1000 - 1); };
-  for (std::int64_t i = 0; i < side * side * side; ++i) {
-    structure.atomic_numbers.push_back(14);
-    structure.positions.push_back({kSpacing * static_cast<double>(i % side) + shake(),
-                                   kSpacing * static_cast<double>(i / side % side) + shake(),
-                                   kSpacing * static_cast<double>(i / side / side) + shake()});
-  }
-  const double length = kSpacing * static_cast<double>(side);
-  structure.cell = {Vec3{length, 0, 0}, Vec3{0, length, 0}, Vec3{0, 0, length}};
-  structure.pbc = {true, true, true};
-  return structure;
 }
 
 /// What all arms of one op read and write.
@@ -262,8 +190,8 @@ struct Problem {
       shape.insert(shape.end(), argument.trailing.begin(), argument.trailing.end());
       const Tensor values = Tensor::empty(shape, DType::float64);
       double* const to = values.data<double>();
+      const double* const v = vectors.data<double>();
       for (std::int64_t i = 0; i < values.numel(); ++i) {
-        const double* const v = vectors.data<double>();
         to[i] = argument.name == "vectors"   ? v[i]
                 : argument.name == "lengths" ? std::hypot(v[3 * i], v[3 * i + 1], v[3 * i + 2])
                                              : static_cast<double>(random() % 2001) / 1000 - 1;
@@ -283,148 +211,298 @@ struct Problem {
       outputs.push_back(grad_outputs.back().clone());
     }
   }
+
+  OpCall call(Pass pass, const OpGraph& graph, int threads) const {
+    OpCall call;
+    call.pass = pass;
+    call.graph = &graph;
+    call.inputs = inputs;
+    call.threads = threads;
+    if (pass == Pass::forward) {
+      call.outputs = outputs;
+    } else {
+      call.grad_outputs = grad_outputs;
+      call.grad_inputs = grad_inputs;
+    }
+    return call;
+  }
+
+  /// Bytes of the tensors that a pass touches.
+  double footprint(bool both) const {
+    double sum = 0;
+    const auto add = [&](const std::vector<Tensor>& tensors) {
+      for (const Tensor& tensor : tensors) sum += tensor.defined() ? static_cast<double>(tensor.bytes()) : 0;
+    };
+    add(inputs), add(outputs);
+    if (both) add(grad_outputs), add(grad_inputs);
+    return sum;
+  }
+
+  /// Up to a million results of each tensor, to compare arms by.
+  std::vector<std::vector<double>> sample(bool both) const {
+    std::vector<std::vector<double>> result;
+    for (const Tensor& tensor : both ? grad_inputs : outputs) {
+      result.emplace_back();
+      if (!tensor.defined()) continue;
+      const std::int64_t step = tensor.numel() / 1000000 + 1;
+      for (std::int64_t i = 0; i < tensor.numel(); i += step) {
+        result.back().push_back(tensor.dtype() == DType::float32 ? static_cast<double>(tensor.data<float>()[i])
+                                                                 : tensor.data<double>()[i]);
+      }
+    }
+    return result;
+  }
 };
 
-/// One way to run the op, with tensors that all ways share.
+/// The largest max|a - b| / max|b| of all tensors; NaN where a result is none.
+double difference(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
+  double worst = 0;
+  for (std::size_t t = 0; t < a.size(); ++t) {
+    double most = 0, largest = 0;
+    for (std::size_t i = 0; i < a[t].size(); ++i) {
+      if (!std::isfinite(a[t][i])) return NAN;
+      most = std::max(most, std::abs(a[t][i] - b[t][i]));
+      largest = std::max(largest, std::abs(b[t][i]));
+    }
+    worst = std::max(worst, largest > 0 ? most / largest : most);
+  }
+  return worst;
+}
+
+/// One way to run the op.
 struct Subject {
   std::string name;
   std::unique_ptr<Context> context;  // null for the reference
-  std::shared_ptr<Model> model;
-  FastPathModule* module = nullptr;
+  std::shared_ptr<FastPathModule> module;
 };
 
-std::string time_text(double seconds) {
-  return seconds < 1e-3 ? fmt::format("{:.1f} us", 1e6 * seconds)
-         : seconds < 1  ? fmt::format("{:.2f} ms", 1e3 * seconds)
-                        : fmt::format("{:.2f} s", seconds);
+/// One line: an arm with so many threads.
+struct Line {
+  Subject* subject = nullptr;
+  int threads = 1;
+  std::uint64_t memory = 0;
+  std::uint64_t kept = 0;  // resident memory that its earlier first calls have not given back
+  double first_seconds = 0;
+};
+
+/// Runs a line for the first time: how long it takes, and how much memory.
+void first_run(Line& line, const std::function<void()>& run) {
+  bench::reset_peak_memory();
+  const std::uint64_t before = bench::current_memory().value_or(0);
+  const double start = bench::now();
+  run();
+  line.first_seconds = bench::now() - start;
+  const std::uint64_t peak = bench::peak_memory().value_or(0), after = bench::current_memory().value_or(0);
+  line.memory = std::max(peak, before) - before + line.kept;
+  line.kept += std::max(after, before) - before;
 }
 
-int run(const Options& options) {
-  bench::JsonWriter json;
-  json.begin_object();
-  const double peak[2] = {bench::peak_flops(4), bench::peak_flops(8)};
-  std::printf("one thread, %s: %.1f GFLOP/s float32, %.1f float64; reads", bench::vector_name(), peak[0] / 1e9,
-              peak[1] / 1e9);
-  json.begin_object("machine").put("vectors", bench::vector_name());
-  json.put("float32_flops", peak[0]).put("float64_flops", peak[1]).begin_array("read_bandwidth");
-  for (const std::uint64_t kib : {16, 512, 16384, 262144}) {
-    const double rate = bench::read_bandwidth(kib << 10);
-    std::printf(" %.1f GB/s of %llu KiB%s", rate / 1e9, static_cast<unsigned long long>(kib),
-                kib == 262144 ? "\n" : ",");
-    json.begin_object().put("bytes", kib << 10).put("bytes_per_second", rate).end();
-  }
-  json.end().end();
-  const Graph graph = Graph::from_structure(crystal(options.edges), 5.0);
-  const Tensor species = Tensor::zeros({graph.n_nodes()}, DType::int32);
-  const OpGraph op_graph = OpGraph::from(graph, species, 1, graph.n_nodes());
-  std::printf("%lld edges, %lld nodes, %d thread%s; F forward, FB forward and backward to the inputs\n\n",
-              static_cast<long long>(graph.n_edges()), static_cast<long long>(graph.n_nodes()), options.threads,
-              options.threads == 1 ? "" : "s");
-  std::printf("%-20s %-7s %-8s %-4s", "op", "layer", "dtype", "pass");
-  for (const std::string& arm : options.arms) std::printf(" %11s", arm.c_str());
-  std::printf(" %9s %8s %7s %8s\n", "first/last", "GFLOP/s", "GB/s", "of limit");
-  json.put("edges", graph.n_edges()).put("nodes", graph.n_nodes()).put("threads", options.threads).begin_array("rows");
+std::string or_dash(double value, int digits) { return std::isfinite(value) ? bench::fixed(value, digits) : "-"; }
 
-  for (const std::string& op : options.ops) {
-    const auto known_op =
-        std::find_if(std::begin(kOps), std::end(kOps), [&](const Op& known) { return op == known.name; });
-    if (known_op == std::end(kOps)) refuse("--op '" + op + "' is unknown");
-    for (const std::string& layer_name : options.layers) {
-      const auto layer = std::find_if(std::begin(kLayers), std::end(kLayers),
-                                      [&](const Layer& known) { return layer_name == known.name; });
-      if (layer == std::end(kLayers)) refuse("--layer '" + layer_name + "' is unknown");
-      for (const std::string& dtype_name : options.dtypes) {
-        if (dtype_name != "float32" && dtype_name != "float64") refuse("--dtype '" + dtype_name + "' is unknown");
-        const bool single = dtype_name == "float32";
-        const DType dtype = single ? DType::float32 : DType::float64;
-        std::vector<Subject> subjects;
-        for (const std::string& arm : options.arms) {
-          Subject subject{arm, nullptr, model_of(*layer)};
-          for (const NamedFastModule& named : fast_modules(*subject.model)) {
-            if (named.name == known_op->module) subject.module = named.module;
-          }
-          if (arm != "reference") {
-            subject.context = std::make_unique<Context>(ContextOptions{
-                .registry = {.search_paths = {options.plugins}, .default_paths = false, .enable = {arm}}});
-            const Selection chosen = select({{op, subject.module}}, UseFast::always, nullptr, Device::cpu(), dtype,
-                                            {graph.n_edges(), graph.n_nodes()}, kPassesForces, subject.context.get());
-            if (!chosen.any_fast()) subject.name.clear();  // has no kernel
-          }
-          subjects.push_back(std::move(subject));
-        }
-        const OpSpec spec = subjects.front().module->op();
-        const Work work = work_of(spec, *layer);
-        const std::int64_t rows = op == "irreps_linear" ? graph.n_nodes() : graph.n_edges();
-        const Problem problem(sdk::signature_of(spec.id, spec.version, sdk::Attributes(spec.config)).value(), graph,
-                              op_graph, rows, dtype);
-        const auto call_of = [&](Pass pass) {
-          OpCall call;
-          call.pass = pass;
-          call.graph = &op_graph;
-          call.inputs = problem.inputs;
-          call.threads = options.threads;
-          if (pass == Pass::forward) {
-            call.outputs = problem.outputs;
-          } else {
-            call.grad_outputs = problem.grad_outputs;
-            call.grad_inputs = problem.grad_inputs;
-          }
-          return call;
-        };
-        for (const bool both : {false, true}) {
-          std::vector<bench::Arm> arms;
-          for (Subject& subject : subjects) {
-            if (subject.name.empty()) continue;
-            arms.push_back({subject.name, [&subject, &call_of, both] {
-                              const double start = bench::now();
-                              subject.module->run(call_of(Pass::forward));
-                              if (both) subject.module->run(call_of(Pass::backward));
-                              return bench::now() - start;
-                            }});
-          }
-          bench::Budget budget;
-          budget.seconds = options.seconds;
-          const std::vector<bench::Timing> timings = bench::measure(arms, budget);
-          const auto n = static_cast<double>(rows);
-          const double flops = n * (work.flops[0] + (both ? work.flops[1] : 0)),
-                       bytes = n * (work.bytes[0] + (both ? work.bytes[1] : 0)) * (single ? 1 : 2);
-          const double bandwidth = bench::read_bandwidth(static_cast<std::uint64_t>(std::max(bytes, 4096.0)), 0.1);
-          const double limit = std::max(flops / peak[single ? 0 : 1], bytes / bandwidth) / options.threads;
-          std::printf("%-20s %-7s %-8s %-4s", op.c_str(), layer->name, dtype_name.c_str(), both ? "FB" : "F");
-          json.begin_object().put("op", op).put("layer", layer->name).put("dtype", dtype_name);
-          json.put("pass", both ? "forward_backward" : "forward").put("flops", flops).put("bytes", bytes);
-          json.put("limit_seconds", limit).begin_object("seconds");
-          double first = NAN, last = NAN;
-          for (const Subject& subject : subjects) {
-            const auto timing = std::find_if(timings.begin(), timings.end(),
-                                             [&](const bench::Timing& each) { return each.name == subject.name; });
-            if (timing == timings.end()) {
-              std::printf(" %11s", "-");
-              continue;
-            }
-            last = timing->median();
-            if (std::isnan(first)) first = last;
-            json.put(subject.name, last);
-            std::printf(" %11s", time_text(last).c_str());
-          }
-          json.end().end();
-          std::printf(" %9.1f %8.1f %7.1f %8.2f\n", first / last, flops / last / 1e9, bytes / last / 1e9, limit / last);
-          std::fflush(stdout);
+/// Where the table's columns are.
+std::string table_line(const std::vector<std::string>& cells) {
+  constexpr int kWidths[] = {-22, -16, -8, -5, 7, -10, 2, 11, 10, 8, 7, 8, 8, 7};
+  std::string line;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const auto width = static_cast<std::size_t>(std::abs(kWidths[i]));
+    const std::string padding(width > cells[i].size() ? width - cells[i].size() : 0, ' ');
+    line += (i > 0 ? " " : "") + (kWidths[i] < 0 ? cells[i] + padding : padding + cells[i]);
+  }
+  return line + "\n";
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options) : options_(options) {}
+
+  int run() {
+    json_.begin_object().put("bench", "ops").put("format_version", 2);
+    bench::put_identity(json_);
+    std::printf("%s", bench::identity_text().c_str());
+    for (const int threads : options_.threads) rates_.push_back(bench::measure_rates(threads));
+    std::printf("%s\n", bench::rates_text(rates_).c_str());
+    std::fflush(stdout);
+    bench::put_rates(json_, rates_);
+    json_.end();
+    json_.begin_object("settings").put("command", options_.command).put("seconds", options_.seconds).end();
+    json_.begin_array("results");
+    if (!options_.rates_only) {
+      std::printf("%s", table_line({"op", "layer", "dtype", "pass", "edges", "arm", "th", "time", "+-", "GFLOP/s",
+                                    "GB/s", "of roof", "MiB", "x ref"})
+                            .c_str());
+      for (const std::int64_t edges : options_.edges) size(edges);
+    }
+    json_.end();
+    findings_.put(json_);
+    json_.end();
+    if (!options_.rates_only) std::printf("%s", findings_.text().c_str());
+    if (!options_.json.empty()) {
+      std::ofstream file(options_.json);
+      file << json_.text();
+      if (!file.flush()) {
+        std::fprintf(stderr, "fastpath_bench_ops: %s cannot be written\n", options_.json.c_str());
+        return 1;
+      }
+    }
+    return good_ ? 0 : 1;
+  }
+
+ private:
+  void size(std::int64_t edges) {
+    const Graph graph = graph_of(edges);
+    // Four species, whatever the layer has.
+    const Tensor species = Tensor::empty({graph.n_nodes()}, DType::int32);
+    for (std::int64_t i = 0; i < graph.n_nodes(); ++i) {
+      const std::int32_t element = graph.atomic_numbers().data<std::int32_t>()[i];
+      species.data<std::int32_t>()[i] = element == 1 ? 0 : element == 6 ? 1 : element == 8 ? 2 : 3;
+    }
+    std::set<std::string> done;
+    for (const std::string& op : options_.ops) {
+      for (const std::string& layer : options_.layers) {
+        const auto shape = std::find_if(bench::layer_shapes().begin(), bench::layer_shapes().end(),
+                                        [&](const bench::LayerShape& known) { return layer == known.name; });
+        const std::optional<OpSpec> spec = bench::op_of(op, *shape);
+        if (!spec) continue;
+        const auto bytes = sdk::Attributes(spec->config).hash();
+        if (!done.insert(op + std::to_string(bytes)).second) continue;
+        for (const std::string& dtype : options_.dtypes) {
+          problem(*spec, *shape, graph, species, dtype == "float32" ? DType::float32 : DType::float64);
         }
       }
     }
   }
-  json.end().end();
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << json.text() << '\n';
-    if (!file.flush()) {
-      std::fprintf(stderr, "fastpath_bench_ops: %s cannot be written\n", options.json.c_str());
-      return 1;
+
+  void problem(const OpSpec& spec, const bench::LayerShape& shape, const Graph& graph, const Tensor& species,
+               DType dtype) {
+#ifdef __GLIBC__
+    malloc_trim(0);  // or what earlier problems left behind would hide what this one needs
+#endif
+    std::vector<Subject> subjects;
+    for (const std::string& arm : options_.arms) {
+      Subject subject{arm, nullptr, create_op(spec, 1)};
+      if (arm != "reference") {
+        subject.context = std::make_unique<Context>(
+            ContextOptions{.registry = {.search_paths = {options_.plugins}, .default_paths = false, .enable = {arm}}});
+        const Selection chosen =
+            select({{spec.id, subject.module.get()}}, UseFast::always, nullptr, Device::cpu(), dtype,
+                   {graph.n_edges(), graph.n_nodes()}, kPassesForces, subject.context.get());
+        if (!chosen.any_fast()) continue;  // has no kernel
+      }
+      subjects.push_back(std::move(subject));
     }
+    const std::int64_t n_species = std::max<std::int64_t>(shape.n_species, 4);
+    const OpGraph op_graph = OpGraph::from(graph, species, n_species, graph.n_nodes());
+    const sdk::Signature signature = sdk::signature_of(spec.id, spec.version, sdk::Attributes(spec.config)).value();
+    const bool by_node =
+        spec.id == "irreps_linear" || spec.id == "species_linear" || spec.id == "symmetric_contraction";
+    const Problem problem(signature, graph, op_graph, by_node ? graph.n_nodes() : graph.n_edges(), dtype);
+    std::vector<Line> lines;
+    for (Subject& subject : subjects) {
+      if (subject.name == "reference") {
+        lines.push_back({&subject, 1});
+        continue;
+      }
+      for (const int threads : options_.threads) lines.push_back({&subject, threads});
+    }
+    for (const bool both : {false, true}) measure(spec, shape, graph, op_graph, problem, dtype, both, lines);
   }
-  return 0;
-}
+
+  void measure(const OpSpec& spec, const bench::LayerShape& shape, const Graph& graph, const OpGraph& op_graph,
+               const Problem& problem, DType dtype, bool both, std::vector<Line>& lines) {
+    const auto call = [&](const Line& line) {
+      line.subject->module->run(problem.call(Pass::forward, op_graph, line.threads));
+      if (both) line.subject->module->run(problem.call(Pass::backward, op_graph, line.threads));
+    };
+    const int element = dtype == DType::float32 ? 4 : 8;
+    const char* const pass = both ? "FB" : "F";
+    const std::string where =
+        fmt::format("{} {} {} {}, {} edges", spec.id, shape.name, to_string(dtype), pass, graph.n_edges());
+    std::vector<bench::Arm> arms;
+    std::vector<std::vector<double>> expected;
+    for (Line& line : lines) {
+      first_run(line, [&] { call(line); });
+      if (line.subject->module->last_failure()) {
+        std::fprintf(stderr, "fastpath_bench_ops: %s: %s failed: %s\n", where.c_str(), line.subject->name.c_str(),
+                     line.subject->module->last_failure()->text.c_str());
+        good_ = false;
+      }
+      if (expected.empty()) {
+        expected = problem.sample(both);
+      } else {
+        const double found = difference(problem.sample(both), expected), most = element == 4 ? 1e-5 : 1e-12;
+        if (!(found <= most)) {
+          std::fprintf(stderr, "fastpath_bench_ops: %s: %s differs from %s by %.1e, at most %.0e\n", where.c_str(),
+                       line.subject->name.c_str(), lines.front().subject->name.c_str(), found, most);
+          good_ = false;
+        }
+      }
+      // Many calls a run where one is too short for the clock.
+      const int repeats = static_cast<int>(std::clamp(50e-6 / std::max(line.first_seconds, 1e-7), 1.0, 100.0));
+      arms.push_back({line.subject->name,
+                      [&call, &line, repeats] {
+                        const double start = bench::now();
+                        for (int i = 0; i < repeats; ++i) call(line);
+                        return (bench::now() - start) / repeats;
+                      },
+                      line.threads, line.first_seconds > options_.seconds});
+    }
+    bench::Budget budget;
+    budget.seconds = options_.seconds;
+    budget.warm_up = 0;  // the first runs
+    const std::vector<bench::Timing> timings = bench::measure(arms, budget);
+
+    const bench::Sizes sizes{graph.n_edges(), graph.n_nodes(), 4};
+    bench::Work work = bench::forward_work(spec, sizes, element);
+    if (both) {
+      const bench::Work back = bench::backward_work(spec, sizes, element);
+      work.bytes += back.bytes;
+      if (work.flops && back.flops) *work.flops += *back.flops;
+    }
+    const double flops = work.flops.value_or(NAN), footprint = problem.footprint(both);
+    json_.begin_object().put("op", spec.id).put("layer", shape.name).put("features", shape.features);
+    json_.put("dtype", to_string(dtype)).put("pass", both ? "forward_backward" : "forward");
+    json_.put("edges", graph.n_edges()).put("nodes", graph.n_nodes()).put("flops", flops).put("bytes", work.bytes);
+    json_.put("footprint_bytes", footprint).begin_array("arms");
+    const double reference = timings.empty() || timings.front().name != "reference" ? NAN : timings.front().median();
+    for (std::size_t i = 0; i < timings.size(); ++i) {
+      const bench::Timing& timing = timings[i];
+      const double seconds = timing.median();
+      const auto rates = std::find_if(rates_.begin(), rates_.end(),
+                                      [&](const bench::Rates& each) { return each.threads == timing.threads; });
+      double roof = NAN;
+      bool compute_bound = false;
+      if (rates != rates_.end()) {
+        const double by_bytes = work.bytes / rates->bandwidth(footprint),
+                     by_flops = std::isnan(flops) ? 0 : flops / rates->flops(element);
+        roof = std::max(by_bytes, by_flops);
+        compute_bound = by_flops > by_bytes;
+      }
+      json_.begin_object();
+      bench::put_timing(json_, timing);
+      json_.put("first_seconds", lines[i].first_seconds).put("memory_bytes", lines[i].memory);
+      json_.put("flops_per_second", flops / seconds).put("bytes_per_second", work.bytes / seconds);
+      json_.put("roof_seconds", roof).put("roof", std::isnan(roof) ? "" : compute_bound ? "compute" : "bandwidth");
+      json_.put("of_roof", roof / seconds).put("ratio", reference / seconds).end();
+      std::printf(
+          "%s",
+          table_line(
+              {spec.id, shape.name, std::string(to_string(dtype)), pass, std::to_string(graph.n_edges()), timing.name,
+               std::to_string(timing.threads), bench::time_text(seconds), bench::time_text(timing.mad()),
+               or_dash(flops / seconds / 1e9, 1), or_dash(work.bytes / seconds / 1e9, 1), or_dash(roof / seconds, 2),
+               bench::fixed(static_cast<double>(lines[i].memory) / (1 << 20), 1), or_dash(reference / seconds, 1)})
+              .c_str());
+    }
+    json_.end().end();
+    findings_.add(where, timings);
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  std::vector<bench::Rates> rates_;
+  bench::JsonWriter json_;
+  bench::Findings findings_;
+  bool good_ = true;
+};
 
 }  // namespace
 
@@ -432,7 +510,7 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   set_warning_handler([](const FastPathPrecisionWarning&) {});
   try {
-    return run(options);
+    return Bench(options).run();
   } catch (const Error& error) {
     std::fprintf(stderr, "fastpath_bench_ops: %s\n", error.what());
     return 1;
