@@ -78,7 +78,9 @@ std::string Slower::text() const {
 }
 
 std::vector<Slower> slower(const std::vector<Timing>& timings) {
-  const auto spread = [](const Timing& timing) { return std::isnan(timing.mad()) ? 0.0 : timing.mad(); };
+  const auto spread = [](const Timing& timing) {
+    return std::isnan(timing.mad()) ? 0.1 * timing.median() : timing.mad();
+  };
   const auto most_threads = [&](const std::string& name) {
     int most = 0;
     for (const Timing& timing : timings) most = timing.name == name ? std::max(most, timing.threads) : most;

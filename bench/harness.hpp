@@ -46,7 +46,7 @@ double median(std::vector<double> values);
 std::vector<Timing> measure(const std::vector<Arm>& arms, const Budget& budget,
                             const std::function<double()>& clock = {});
 
-/// One timing that is slower than another by more than both spread.
+/// One timing that is slower than another by more than both spread; one run alone counts as spreading by a tenth.
 struct Slower {
   const Timing* slow = nullptr;
   const Timing* fast = nullptr;
