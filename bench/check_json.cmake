@@ -1,6 +1,6 @@
 # Runs fastpath_bench on a tiny size and checks that its JSON has every member that README.md names.
 execute_process(
-  COMMAND "${bench}" --model "${model}" --structure "${structure}" --sizes 24,48 --budget 5 --min-rounds 2 --threads 1
+  COMMAND "${bench}" --model "${model}" --structure "${structure}" --sizes 24,48 --budget 2 --min-rounds 2 --threads 1
           --json "${json}"
   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
 if(NOT status EQUAL 0)

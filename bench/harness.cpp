@@ -50,15 +50,21 @@ std::vector<Timing> measure(const std::vector<Arm>& arms, const Budget& budget, 
   const auto time = [&] { return clock ? clock() : now(); };
   std::vector<Timing> timings;
   for (const Arm& arm : arms) timings.push_back({arm.name, {}, arm.threads});
-  for (int i = 0; i < budget.warm_up; ++i) {
-    for (const Arm& arm : arms) arm.run();
+  for (std::size_t i = 0; i < arms.size(); ++i) {
+    if (arms[i].only) timings[i].seconds.push_back(*arms[i].only);
   }
+  for (int i = 0; i < budget.warm_up; ++i) {
+    for (const Arm& arm : arms) {
+      if (!arm.only) arm.run();
+    }
+  }
+  const bool none = std::all_of(arms.begin(), arms.end(), [](const Arm& arm) { return arm.only.has_value(); });
   const double start = time();
-  for (int round = 0; round < budget.max_rounds; ++round) {
+  for (int round = 0; round < budget.max_rounds && !none; ++round) {
     if (round >= budget.min_rounds && time() - start >= budget.seconds) break;
     for (std::size_t i = 0; i < arms.size(); ++i) {
       const std::size_t arm = round % 2 == 0 ? i : arms.size() - 1 - i;
-      if (arms[arm].once && round > 0) continue;
+      if (arms[arm].only) continue;
       timings[arm].seconds.push_back(arms[arm].run());
     }
   }

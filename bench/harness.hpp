@@ -15,7 +15,9 @@ struct Arm {
   std::string name;
   std::function<double()> run;
   int threads = 1;
-  bool once = false;  ///< Too slow for more than one counted run, which is in the first round.
+  /// Seconds of a run that it has had already, for an arm too slow for another: that one counts, and `run` is not
+  /// called.
+  std::optional<double> only = std::nullopt;
 };
 
 struct Budget {

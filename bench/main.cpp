@@ -46,7 +46,8 @@ constexpr const char* kHelp =
   --arms NAME,...     reference; fast: the kernels that fastpath chooses; the id of a plugin: its kernels, and those of
                       cpu_ref for ops that it lacks (reference,fast)
   --plugins DIR       where the plugins of arms named by id are (those of the build)
-  --budget SECONDS    of the counted runs of one size, all arms together; an arm that takes longer runs once (10)
+  --budget SECONDS    of the counted runs of one size, all arms together; an arm whose first run takes longer
+                      is not run again: that one counts (10)
   --min-rounds N      rounds per size, also when the budget is used up (3)
   --json FILE         also write everything as JSON; - is standard output, then without the table
   --help
@@ -319,7 +320,8 @@ SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& gra
                           mine->evaluate(graph, options);
                           return bench::now() - begin;
                         },
-                        options.threads, result.first_seconds > settings.budget.seconds});
+                        options.threads,
+                        first.seconds > settings.budget.seconds ? std::optional(first.seconds) : std::nullopt});
       } catch (const fastpath::Error& error) {
         if (error.code() != fastpath::ErrorCode::out_of_memory) throw;
         result.failure = error.what();

@@ -46,8 +46,8 @@ constexpr const char* kHelp =
   --dtype NAME,NAME   float32, float64 (both)
   --threads N,N       CPU threads of a kernel; the reference has one (1,2)
   --arms NAME,..      reference and plugin ids (reference,cpu_ref,cpu_simd)
-  --seconds S         for the counted runs of one line's pass, all arms together; an arm that takes longer than this
-                      runs once (2)
+  --seconds S         for the counted runs of one line's pass, all arms together; an arm whose first
+                      run takes longer is not run again: that one counts (2)
   --plugins DIR       where the plugins are (those of the build)
   --rates-only        measure the machine, and nothing else
   --json FILE         also write everything as JSON
@@ -444,7 +444,8 @@ class Bench {
                         for (int i = 0; i < repeats; ++i) call(line);
                         return (bench::now() - start) / repeats;
                       },
-                      line.threads, line.first_seconds > options_.seconds});
+                      line.threads,
+                      line.first_seconds > options_.seconds ? std::optional(line.first_seconds) : std::nullopt});
     }
     bench::Budget budget;
     budget.seconds = options_.seconds;

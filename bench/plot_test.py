@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 
 PLOT = pathlib.Path(__file__).with_name("plot")
 SVG = "{http://www.w3.org/2000/svg}"
-SECTIONS = ("machine", "commands", "models", "ops", "slower")
+SECTIONS = ("machine", "commands", "targets", "models", "ops", "slower")
 
 
 def arm(name, threads, seconds):
@@ -100,7 +100,7 @@ class Plot(unittest.TestCase):
         self.assertNotIn("old", text)
         self.assertEqual(text.count("kept"), len(SECTIONS))
         for part in ("| mace_medium | float32 | F | 12 | 96 µs ±2% | 48 µs ±2% | 12 µs ±2% | 6 µs ±2% |", "out of memory",
-                     "cpu_simd is slow", "build/release/bin/fastpath_bench_ops --seconds 1", "(out/model-m.svg)"):
+                     "cpu_simd is slow", "1 thread, forward: times its roof | ≤ 2 | 2.00 | yes |", "build/release/bin/fastpath_bench_ops --seconds 1", "(out/model-m.svg)"):
             self.assertIn(part, text)
 
     def test_SaysWhatIsWrongWithAFile(self):

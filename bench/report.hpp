@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,12 @@
 /// What every benchmark here says about where, when and with what it was measured.
 namespace bench {
 
+/// How many processes wanted a CPU in the last minute; negative where that is not known.
+inline double load_average() {
+  double load = -1;
+  return getloadavg(&load, 1) == 1 ? load : -1;
+}
+
 /// Members "date" and "build", and those of "machine" that need no measuring; "machine" stays open.
 inline void put_identity(JsonWriter& json) {
   const fastpath::BuildInfo& build = fastpath::build_info();
@@ -19,6 +26,7 @@ inline void put_identity(JsonWriter& json) {
   json.put("build_type", build.build_type).put("sanitizer", build.sanitizer).put("flags", BENCH_FLAGS).end();
   json.begin_object("machine").put("cpu", cpu.name).put("arch", cpu.arch).put("units", static_cast<int>(cpu.units));
   json.put("memory_bytes", cpu.memory_bytes).put("system", build.system);
+  json.put("load_average", load_average());
 }
 
 /// One line: CPU, compiler, flags.
@@ -27,6 +35,9 @@ inline std::string identity_text() {
   const fastpath::DeviceInfo& cpu = fastpath::cpu_info();
   return cpu.name + ", " + std::to_string(cpu.units) + " units; fastpath " + build.version + ", " + build.compiler +
          ", " + build.build_type + " (" + BENCH_FLAGS + ")\n" +
+         (load_average() > 0.5 ? "Other processes were busy on " + fixed(load_average(), 1) +
+                                     " CPUs in the last minute: look at the spreads, mistrust 2 threads\n"
+                               : "") +
          (build.build_type == "Release" ? "" : "NOT a release build: these times say nothing\n");
 }
 
