@@ -54,7 +54,7 @@ TEST(Harness, CountsTheOnlyRunOfAnArmThatIsTooSlowAndGivesItNoSpread) {
   std::vector<Arm> arms{track.arm('a', 1), track.arm('b', 2)};
   arms[1].only = 2;
   const auto timings =
-      bench::measure(arms, {.seconds = 0, .warm_up = 0, .min_rounds = 3, .max_rounds = 10}, [&] { return track.time; });
+      bench::measure(arms, {.seconds = 0, .warm_up = 1, .min_rounds = 3, .max_rounds = 10}, [&] { return track.time; });
   EXPECT_EQ(track.order, "aaaa");
   EXPECT_EQ(timings.at(1).seconds, (std::vector<double>{2}));
   EXPECT_TRUE(std::isnan(timings.at(1).mad()));
