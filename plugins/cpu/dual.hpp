@@ -48,6 +48,9 @@ struct Dual {
   }
 };
 
+inline double primal(double x) { return x; }
+inline double primal(const Dual<double>& x) { return x.value; }
+
 /// 1 / (1 + e^-x). logistic(-x) is 1 - logistic(x) with all of its digits.
 inline double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 inline Dual<double> logistic(const Dual<double>& x) {
@@ -66,6 +69,12 @@ struct WritePair {
   T *value, *tangent;
   explicit operator bool() const { return value != nullptr || tangent != nullptr; }
 };
+
+/// The same from element `at` on, of a ReadPair or WritePair.
+template <class Pair>
+Pair part(const Pair& pair, std::int64_t at) {
+  return {pair.value == nullptr ? nullptr : pair.value + at, pair.tangent == nullptr ? nullptr : pair.tangent + at};
+}
 
 /// Element i of both as a number N: double, which is the value alone, or Dual<double>.
 template <class N, class T>

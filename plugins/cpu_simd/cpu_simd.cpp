@@ -9,9 +9,10 @@ namespace {
 class CpuSimd final : public fastpath_cpu::CpuPlugin {
  public:
   CpuSimd()
-      : CpuPlugin({spherical_harmonics(), conv_tensor_product(), message_step(), radial_mlp(), irreps_linear(),
-                   species_linear(), symmetric_contraction(), regroup_channels(), sum(), scaled_silu()},
-                  100) {}
+      : CpuPlugin(
+            {spherical_harmonics(), radial_basis(), conv_tensor_product(), message_step(), radial_mlp(),
+             irreps_linear(), species_linear(), symmetric_contraction(), regroup_channels(), sum(), scaled_silu()},
+            100) {}
 
   /// Each instruction set rounds in its own way.
   std::uint32_t numerics_version() const override {

@@ -14,10 +14,10 @@
 // After foreach_target.h, which sets what they are compiled for.
 #include "gemm-inl.hpp"
 #include "harmonics-inl.hpp"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "product-inl.hpp"
 #include "silu-inl.hpp"
+#include "sinc-inl.hpp"
 
 #ifndef FASTPATH_CPU_SIMD_MESSAGE_STEP
 #define FASTPATH_CPU_SIMD_MESSAGE_STEP
@@ -125,24 +125,6 @@ template <class T>
 using StepBackward = void(const StepPlan<T>& plan, const StepCall<T>& call, StepBuffers<T>& buffers, const Tile& tile,
                           T* to_senders, std::int64_t stripe);
 
-/// Coefficients of sin(t) / t = sum c[k] t^2k and of its derivative over t, sum d[k] t^2k.
-struct SincSeries {
-  static constexpr int kTerms = 10;
-  std::array<double, kTerms> c{}, d{};
-};
-constexpr SincSeries make_sinc_series() {
-  SincSeries series;
-  double factorial = 1;  // (2k+1)!
-  for (int k = 0; k <= SincSeries::kTerms; ++k) {
-    if (k > 0) factorial *= 2.0 * k * (2.0 * k + 1.0);
-    const double c = (k % 2 == 0 ? 1.0 : -1.0) / factorial;
-    if (k < SincSeries::kTerms) series.c[static_cast<std::size_t>(k)] = c;
-    if (k > 0) series.d[static_cast<std::size_t>(k - 1)] = 2 * k * c;
-  }
-  return series;
-}
-inline constexpr SincSeries kSinc = make_sinc_series();
-
 }  // namespace cpu_simd
 #endif
 
@@ -166,25 +148,6 @@ void step_take(StepPlan<T>& plan, const T* const* weights) {
     pack_panels(path.mul, in, plan.stride(last), weights[last] + path.w, 1, out, plan.scales[last],
                 plan.backward[last].data() + plan.last_backward[p]);
   }
-}
-
-/// sin(t) / t, and its derivative if wanted.
-template <class D, class V>
-HWY_INLINE void sinc(D d, V t, bool with_slope, V& value, V& slope) {
-  const V sine = hn::Sin(d, t), one = hn::Set(d, 1.0);
-  const V inverse = hn::Div(one, hn::IfThenElse(hn::Eq(t, hn::Zero(d)), one, t));
-  value = hn::Mul(sine, inverse);
-  if (with_slope) slope = hn::Mul(hn::Sub(hn::Cos(d, t), value), inverse);
-  const auto small = hn::Lt(hn::Abs(t), one);
-  if (hn::AllFalse(d, small)) return;
-  const V u = hn::Mul(t, t);
-  V c = hn::Zero(d), s = hn::Zero(d);
-  for (int k = SincSeries::kTerms; k-- > 0;) {
-    c = hn::MulAdd(c, u, hn::Set(d, kSinc.c[static_cast<std::size_t>(k)]));
-    s = hn::MulAdd(s, u, hn::Set(d, kSinc.d[static_cast<std::size_t>(k)]));
-  }
-  value = hn::IfThenElse(small, c, value);
-  if (with_slope) slope = hn::IfThenElse(small, hn::Mul(s, t), slope);
 }
 
 /// Harmonics, net and gradients of them for a tile of edges.

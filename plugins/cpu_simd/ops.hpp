@@ -17,14 +17,18 @@ using fastpath_cpu::create;
 using fastpath_cpu::kPlainPasses;
 using fastpath_cpu::MultilinearKernel;
 using fastpath_cpu::Op;
+using fastpath_cpu::part;
+using fastpath_cpu::ReadPair;
 using fastpath_cpu::regroup_channels;
 using fastpath_cpu::scaled_silu;
 using fastpath_cpu::sum;
 using fastpath_cpu::Workers;
+using fastpath_cpu::WritePair;
 
 Op conv_tensor_product();
 Op message_step();
 Op spherical_harmonics();
+Op radial_basis();
 Op radial_mlp();
 Op irreps_linear();
 Op species_linear();

@@ -32,6 +32,12 @@ using Forward = void(const Harmonics<T>& h, std::int64_t n, const T* vectors, T*
 template <class T>
 using Backward = void(const Harmonics<T>& h, std::int64_t n, const T* vectors, const T* cotangents, T* out);
 
+template <class T>
+using ForwardTangent = void(const Harmonics<T>& h, std::int64_t n, ReadPair<T> vectors, WritePair<T> out);
+template <class T>
+using BackwardTangent = void(const Harmonics<T>& h, std::int64_t n, ReadPair<T> vectors, ReadPair<T> cotangents,
+                             WritePair<T> out);
+
 }  // namespace cpu_simd
 #endif
 
@@ -181,6 +187,95 @@ void backward(const Harmonics<T>& h, std::int64_t n, const T* vectors, const T* 
   }
 }
 
+/// A vector of edges with tangents: rows of what is read and written, through arrays of whole vectors that are filled
+/// up. Degrees are not unrolled: it would take as much code again.
+template <class T>
+struct TangentTile {
+  static constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<T>()));
+  using V = hn::Vec<hn::ScalableTag<T>>;
+  using N = DualVector<V>;
+
+  static void read(const T* from, std::int64_t n, T* to, std::int64_t whole) {
+    if (from != nullptr) std::copy_n(from, n, to);
+    std::fill(to + (from == nullptr ? 0 : n), to + whole, T(0));
+  }
+  /// The argument of the harmonics, also as a direction if it is one.
+  static HWY_INLINE Directions<N> argument(const Harmonics<T>& h, std::int64_t n, ReadPair<T> vectors) {
+    const hn::ScalableTag<T> d;
+    T few[2][3 * kLanes];
+    read(vectors.value, 3 * n, few[0], 3 * kLanes);
+    read(vectors.tangent, 3 * n, few[1], 3 * kLanes);
+    N x, y, z;
+    hn::LoadInterleaved3(d, few[0], x.value, y.value, z.value);
+    hn::LoadInterleaved3(d, few[1], x.tangent, y.tangent, z.tangent);
+    if (!h.normalize) return {x, y, z, N(hn::Zero(d)), false};
+    return directions(d, x, y, z);
+  }
+  static HWY_INLINE N square(const Directions<N>& u) { return mul_add(u.x, u.x, mul_add(u.y, u.y, mul(u.z, u.z))); }
+};
+template <class T>
+void forward_tangent(const Harmonics<T>& h, std::int64_t n, ReadPair<T> vectors, WritePair<T> out) {
+  using Tile = TangentTile<T>;
+  const hn::ScalableTag<T> d;
+  const std::int64_t dim = h.dim();
+  if (h.l_max == 0) {
+    if (out.value != nullptr) std::fill_n(out.value, n, h.scale[0]);
+    if (out.tangent != nullptr) std::fill_n(out.tangent, n, T(0));
+    return;
+  }
+  for (std::int64_t e = 0; e < n; e += Tile::kLanes) {
+    const std::int64_t count = std::min(Tile::kLanes, n - e);
+    const auto u = Tile::argument(h, count, part(vectors, 3 * e));
+    typename Tile::N p[kMaxDim];
+    solid_harmonics(d, h.l_max, u.x, u.y, u.z, Tile::square(u), p);
+    typename Tile::V plane[kMaxDim];
+    T few[Tile::kLanes * kMaxDim];
+    for (int which = 0; which < 2; ++which) {
+      T* const target = which == 0 ? out.value : out.tangent;
+      if (target == nullptr) continue;
+      for (std::int64_t c = 0; c < dim; ++c) plane[c] = which == 0 ? p[c].value : p[c].tangent;
+      if (h.scaled) scale(d, h, h.l_max, plane);
+      store_rows(d, plane, dim, few, dim);
+      std::copy_n(few, count * dim, target + e * dim);
+    }
+  }
+}
+
+template <class T>
+void backward_tangent(const Harmonics<T>& h, std::int64_t n, ReadPair<T> vectors, ReadPair<T> cotangents,
+                      WritePair<T> out) {
+  using Tile = TangentTile<T>;
+  const hn::ScalableTag<T> d;
+  const std::int64_t dim = h.dim();
+  if (h.l_max == 0) {
+    for (T* target : {out.value, out.tangent}) {
+      if (target != nullptr) std::fill_n(target, 3 * n, T(0));
+    }
+    return;
+  }
+  for (std::int64_t e = 0; e < n; e += Tile::kLanes) {
+    const std::int64_t count = std::min(Tile::kLanes, n - e);
+    const auto u = Tile::argument(h, count, part(vectors, 3 * e));
+    typename Tile::N g[kMaxDim];
+    typename Tile::V plane[kMaxDim];
+    T few[Tile::kLanes * kMaxDim];
+    const ReadPair<T> cotangent = part(cotangents, e * dim);
+    for (int which = 0; which < 2; ++which) {
+      Tile::read(which == 0 ? cotangent.value : cotangent.tangent, count * dim, few, Tile::kLanes * dim);
+      load_rows(d, few, dim, dim, plane);
+      if (h.scaled) scale(d, h, h.l_max, plane);
+      for (std::int64_t c = 0; c < dim; ++c) (which == 0 ? g[c].value : g[c].tangent) = plane[c];
+    }
+    auto result = solid_gradient(d, h.l_max, u.x, u.y, u.z, Tile::square(u), g);
+    if (h.normalize) result = across(d, u, result);
+    T rows[2][3 * Tile::kLanes];
+    hn::StoreInterleaved3(result.x.value, result.y.value, result.z.value, d, rows[0]);
+    hn::StoreInterleaved3(result.x.tangent, result.y.tangent, result.z.tangent, d, rows[1]);
+    if (out.value != nullptr) std::copy_n(rows[0], 3 * count, out.value + 3 * e);
+    if (out.tangent != nullptr) std::copy_n(rows[1], 3 * count, out.tangent + 3 * e);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace cpu_simd
 HWY_AFTER_NAMESPACE();
@@ -225,10 +320,33 @@ class SphericalHarmonics final : public CpuKernel<T> {
     });
   }
 
+  void forward_tangent(const sdk::Run& run, sdk::Scratch&) override {
+    const ReadPair<T> vectors = this->read(run.inputs, run.inputs_t, 0);
+    const WritePair<T> out = this->write(run.outputs, run.outputs_t, 0);
+    const Chunks chunks(run.inputs[0].size(0), kEdges);
+    this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
+      const std::int64_t e = chunks.begin(chunk);
+      forward_tangent_(harmonics_, chunks.end(chunk) - e, part(vectors, 3 * e), part(out, e * harmonics_.dim()));
+    });
+  }
+  void backward_tangent(const sdk::Run& run, sdk::Scratch&) override {
+    const ReadPair<T> vectors = this->read(run.inputs, run.inputs_t, 0);
+    const ReadPair<T> cotangents = this->read(run.grad_outputs, run.grad_outputs_t, 0);
+    const WritePair<T> out = this->write(run.grad_inputs, run.grad_inputs_t, 0);
+    if (!out) return;
+    const Chunks chunks(run.inputs[0].size(0), kEdges);
+    this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
+      const std::int64_t e = chunks.begin(chunk);
+      backward_tangent_(harmonics_, chunks.end(chunk) - e, part(vectors, 3 * e), part(cotangents, e * harmonics_.dim()),
+                        part(out, 3 * e));
+    });
+  }
   static constexpr std::int64_t kEdges = 1024;
   Harmonics<T> harmonics_;
   Forward<T>* forward_ = FASTPATH_FOR_TARGET(Forward<T>, forward<T>);
   Backward<T>* backward_ = FASTPATH_FOR_TARGET(Backward<T>, backward<T>);
+  ForwardTangent<T>* forward_tangent_ = FASTPATH_FOR_TARGET(ForwardTangent<T>, forward_tangent<T>);
+  BackwardTangent<T>* backward_tangent_ = FASTPATH_FOR_TARGET(BackwardTangent<T>, backward_tangent<T>);
 };
 
 }  // namespace
@@ -243,7 +361,7 @@ Op spherical_harmonics() {
                              "l_max " + std::to_string(l_max) + ", at most " + std::to_string(harmonics::kMaxDegree));
             }
           },
-          create<SphericalHarmonics, Config>, kPlainPasses};
+          create<SphericalHarmonics, Config>};
 }
 
 }  // namespace cpu_simd

@@ -88,6 +88,57 @@ TEST(MaceFusedModel, ThreadsDoNotChangeABit) {
   }
 }
 
+// The fused step has no tangents, so its parts run, each on a kernel: nothing is left to the reference.
+TEST(MaceFusedModel, DerivativesAlongADirectionComeFromThePartsOfTheStep) {
+  const auto model = mace_a();
+  const Structure molecule = mace_a_structure("molecule");
+  for (const DType dtype : {DType::float64, DType::float32}) {
+    EvaluateOptions plain = reference(), along = fast(dtype, 2);
+    Context alone(
+        {.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false, .enable = {"cpu_simd"}}});
+    along.context = &alone;
+    for (EvaluateOptions* options : {&plain, &along}) {
+      options->parameter_gradients = true;
+      options->direction = Tensor::zeros({molecule.size(), 3}, DType::float64);
+      double value = 0.3;
+      for (double& component : options->direction.span<double>()) component = value = std::sin(7 * value + 1);
+    }
+    const EvaluationResult want = model->evaluate(molecule, plain), found = model->evaluate(molecule, along);
+    for (const Decision& decision : found.selection.decisions) {
+      if (decision.op != "message_step") {
+        EXPECT_EQ(decision.choice, "cpu_simd") << decision.module;
+        continue;
+      }
+      EXPECT_EQ(decision.choice, "reference") << decision.module;
+      ASSERT_EQ(decision.candidates.size(), 1u);
+      ASSERT_FALSE(decision.candidates[0].reasons.empty());
+      EXPECT_EQ(decision.candidates[0].reasons[0].code, ReasonCode::pass) << decision.module;
+    }
+    const double tolerance = dtype == DType::float64 ? 1e-12 : 2e-5;
+    EXPECT_LE(relative(reals(found.forces), reals(want.forces)), tolerance);
+    EXPECT_LE(relative(reals(found.forces_tangent), reals(want.forces_tangent)), tolerance);
+    ASSERT_EQ(found.parameter_gradients_tangent.size(), want.parameter_gradients_tangent.size());
+    for (const auto& [name, gradient] : want.parameter_gradients_tangent) {
+      EXPECT_LE(relative(reals(found.parameter_gradients_tangent.at(name)), reals(gradient)), tolerance) << name;
+    }
+  }
+}
+
+TEST(MaceFusedModel, RunsWholeOnCpuSimdAlone) {
+  const auto model = mace_a();
+  const Structure water = mace_a_structure("water8");
+  Context alone(
+      {.registry = {.search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false, .enable = {"cpu_simd"}}});
+  EvaluateOptions options = fast();
+  options.context = &alone;
+  const EvaluationResult want = model->evaluate(water, reference()), found = model->evaluate(water, options);
+  EXPECT_LE(relative(reals(found.forces), reals(want.forces)), 1e-12);
+  for (const Decision& decision : found.selection.decisions) {
+    const bool covered = decision.reason.code == ReasonCode::covered_by_parent;
+    EXPECT_TRUE(covered || decision.choice == "cpu_simd") << decision.module << " runs on " << decision.choice;
+  }
+}
+
 TEST(MaceFusedModel, NeedsNoMemoryForWeightsOfEdges) {
   const auto model = mace_a();
   const Structure water = repeated(mace_a_structure("water8"), 2, 2, 2);
