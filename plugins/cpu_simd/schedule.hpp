@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/in_turn.hpp"
 #include "product.hpp"
 
 /// Who works on which edges. All cuts depend on the graph alone, so results have the same bits for any number of
@@ -103,39 +104,42 @@ class EdgeWork {
     }
     std::fill_n(grad_x_, n_nodes_ * in.size, T(0));
     Slots slots;
-    // The tiles of a group are done side by side, then what they add to senders is added in order: by groups of
-    // neighbours, where the order is that of the edges; or one of every stripe.
+    // Tiles are done side by side, what they add to senders is added in order: that of the edges, or one of every
+    // stripe after the other. A stripe has one place, so that its tiles wait for each other.
     const std::int64_t n_stripes = stripes ? std::min(kStripes, n_tiles) : 1;
     const std::int64_t length = stripes && n_tiles > 0 ? (n_tiles + n_stripes - 1) / n_stripes : 1;
-    const std::int64_t size = stripes ? n_stripes : threads <= 1 ? 1 : std::min<std::int64_t>(group_, 4 * threads);
-    const std::int64_t steps =
-        stripes ? (n_tiles > 0 ? length : 0) : (n_tiles + size - 1) / std::max<std::int64_t>(size, 1);
-    for (std::int64_t step = 0; step < steps; ++step) {
-      const auto tile_of = [&](std::int64_t i) {  // the i-th of the group, or n_tiles
-        const std::int64_t tile = stripes ? i * length + step : step * size + i;
-        return stripes && tile >= std::min((i + 1) * length, n_tiles) ? n_tiles : std::min(tile, n_tiles);
-      };
-      workers.run(limit(threads), size, [&](std::int64_t i) {
-        const std::int64_t t = tile_of(i);
-        if (t == n_tiles) return;
-        const Slots::Lease lease(slots);
-        functions_.backward(plan_, call, buffers_[static_cast<std::size_t>(lease.slot())],
-                            Tile(graph.receiver, tiles_[t], tiles_[t + 1]), to_senders_ + i * kTile * in.size,
-                            stripes ? i : -1);
-      });
-      if (grad_x == nullptr) continue;
-      // Columns side by side: every sender's sum is made by one thread, in the same order.
-      constexpr std::int64_t kLine = 64 / sizeof(T);
-      const std::int64_t lines = in.size / kLine, slices = std::min<std::int64_t>(limit(threads), lines);
-      workers.run(limit(threads), slices, [&](std::int64_t slice) {
-        for (std::int64_t i = 0; i < size; ++i) {
-          const std::int64_t t = tile_of(i);
-          if (t == n_tiles) continue;
-          functions_.add(tiles_[t + 1] - tiles_[t], graph.sender + tiles_[t], to_senders_ + i * kTile * in.size,
-                         in.size, lines * slice / slices * kLine, lines * (slice + 1) / slices * kLine, grad_x_);
-        }
-      });
-    }
+    const std::int64_t places = stripes        ? std::max<std::int64_t>(n_stripes, 1)
+                                : threads <= 1 ? 1
+                                               : std::min<std::int64_t>(group_, 4 * threads);
+    const auto tile_of = [&](std::int64_t item) {  // or n_tiles
+      if (!stripes) return item;
+      const std::int64_t stripe = item % n_stripes, tile = stripe * length + item / n_stripes;
+      return tile < std::min((stripe + 1) * length, n_tiles) ? tile : n_tiles;
+    };
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const std::int64_t lines = in.size / kLine;
+    fastpath_cpu::InTurn turns(stripes ? (n_tiles > 0 ? n_stripes * length : 0) : n_tiles, places,
+                               static_cast<int>(std::min<std::int64_t>(limit(threads), lines)));
+    const auto add = [&](std::int64_t item, std::int64_t place, int slice) {
+      const std::int64_t t = tile_of(item);
+      if (t == n_tiles || grad_x == nullptr) return;
+      functions_.add(tiles_[t + 1] - tiles_[t], graph.sender + tiles_[t], to_senders_ + place * kTile * in.size,
+                     in.size, lines * slice / turns.slices() * kLine, lines * (slice + 1) / turns.slices() * kLine,
+                     grad_x_);
+    };
+    workers.run(limit(threads), std::min<std::int64_t>(limit(threads), n_tiles), [&](std::int64_t) {
+      const Slots::Lease lease(slots);
+      turns.work(
+          [&](std::int64_t item, std::int64_t place) {
+            const std::int64_t t = tile_of(item);
+            if (t == n_tiles) return;
+            functions_.backward(plan_, call, buffers_[static_cast<std::size_t>(lease.slot())],
+                                Tile(graph.receiver, tiles_[t], tiles_[t + 1]), to_senders_ + place * kTile * in.size,
+                                stripes ? place : -1);
+          },
+          add);
+    });
+    turns.finish(add);
     if (grad_x == nullptr) return;
     const Chunks chunks(n_nodes_, 8);
     workers.run(threads, chunks.count, [&](std::int64_t chunk) {
@@ -148,7 +152,7 @@ class EdgeWork {
   static constexpr std::int64_t kStripes = 16;
 
  private:
-  static constexpr std::int64_t kGroup = 32;
+  static constexpr std::int64_t kGroup = fastpath_cpu::InTurn::kMostPlaces;
 
   static int limit(int threads) { return std::min(threads, Slots::kMost); }
   void pack(Workers& workers, int threads, const T* x, Call& call) {
