@@ -90,6 +90,17 @@ class Plot(unittest.TestCase):
         for part in ("A &lt;CPU&gt; &amp; more", "2026-01-31", "FMA peak 170 GFLOP/s", "L1 300 GB/s", "memory 12 GB/s"):
             self.assertIn(part, text)
 
+    def test_PutsOpsOfSeveralFilesIntoOnePicture(self):
+        more = ops_file()
+        more["results"] = [{**r, "edges": 100000} for r in more["results"] if r["edges"] == 12]
+        a, b = self.write("a.json", ops_file()), self.write("b.json", more)
+        self.assertEqual(self.plot("--output", self.folder / "out", a, b).returncode, 0)
+        self.assertEqual(self.points("ops-float64.svg"), 3 * 4 * 5)
+        more["machine"]["units"] = 64
+        run = self.plot("--output", self.folder / "out", a, self.write("b.json", more))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("units is 2 and 64", run.stderr)
+
     def test_WritesTheTablesOfAPageAnew(self):
         old = "".join(f"<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept\n" for name in SECTIONS)
         page = self.write("page.md", old)
@@ -101,7 +112,10 @@ class Plot(unittest.TestCase):
         self.assertEqual(text.count("kept"), len(SECTIONS))
         for part in ("| mace_medium | float32 | F | 12 | 96 µs ±2% | 48 µs ±2% | 12 µs ±2% | 6 µs ±2% |", "out of memory",
                      "cpu_simd is slow", "1 thread, forward: times its roof | ≤ 2 | 2.00 | yes |", "build/release/bin/fastpath_bench_ops --seconds 1", "(out/model-m.svg)"):
-            self.assertIn(part, text)
+            self.assertIn(part, text + (self.folder / "out" / "ops.md").read_text())
+        self.assertIn("(out/ops.md)", text)
+        self.assertIn("| mace_medium | float32 | F | 20000 | 160 ms", text)
+        self.assertNotIn("| mace_medium | float32 | F | 12 |", text)
 
     def test_SaysWhatIsWrongWithAFile(self):
         good = ops_file()
