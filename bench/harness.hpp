@@ -20,6 +20,10 @@ struct Arm {
   std::optional<double> only = std::nullopt;
 };
 
+/// An arm whose first run takes so many times the budget of all arms is too slow for another. That run has first
+/// touches of memory in it, so the factor is large.
+inline constexpr double kTooSlow = 5;
+
 struct Budget {
   double seconds = 5;  ///< For all arms together, warm-up aside; the round in which it ends is finished.
   int warm_up = 1;     ///< Runs of each arm that are not counted.

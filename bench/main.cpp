@@ -46,8 +46,8 @@ constexpr const char* kHelp =
   --arms NAME,...     reference; fast: the kernels that fastpath chooses; the id of a plugin: its kernels, and those of
                       cpu_ref for ops that it lacks (reference,fast)
   --plugins DIR       where the plugins of arms named by id are (those of the build)
-  --budget SECONDS    of the counted runs of one size, all arms together; an arm whose first run takes longer
-                      is not run again: that one counts (10)
+  --budget SECONDS    of the counted runs of one size, all arms together; of an arm whose first run takes 5
+                      times as long that one counts, without another (10)
   --min-rounds N      rounds per size, also when the budget is used up (3)
   --json FILE         also write everything as JSON; - is standard output, then without the table
   --help
@@ -314,14 +314,15 @@ SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& gra
           result.plugins.insert(decision.choice);
         }
         which.push_back(size.arms.size());
-        arms.push_back({name,
-                        [&graph, options, mine = models.back()] {
-                          const double begin = bench::now();
-                          mine->evaluate(graph, options);
-                          return bench::now() - begin;
-                        },
-                        options.threads,
-                        first.seconds > settings.budget.seconds ? std::optional(first.seconds) : std::nullopt});
+        arms.push_back(
+            {name,
+             [&graph, options, mine = models.back()] {
+               const double begin = bench::now();
+               mine->evaluate(graph, options);
+               return bench::now() - begin;
+             },
+             options.threads,
+             first.seconds > bench::kTooSlow * settings.budget.seconds ? std::optional(first.seconds) : std::nullopt});
       } catch (const fastpath::Error& error) {
         if (error.code() != fastpath::ErrorCode::out_of_memory) throw;
         result.failure = error.what();

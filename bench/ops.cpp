@@ -46,8 +46,8 @@ constexpr const char* kHelp =
   --dtype NAME,NAME   float32, float64 (both)
   --threads N,N       CPU threads of a kernel; the reference has one (1,2)
   --arms NAME,..      reference and plugin ids (reference,cpu_ref,cpu_simd)
-  --seconds S         for the counted runs of one line's pass, all arms together; an arm whose first
-                      run takes longer is not run again: that one counts (2)
+  --seconds S         for the counted runs of one line's pass, all arms together; three rounds at
+                      least; of an arm whose first run takes 5 times as long that one counts, without another (2)
   --plugins DIR       where the plugins are (those of the build)
   --rates-only        measure the machine, and nothing else
   --json FILE         also write everything as JSON
@@ -438,14 +438,15 @@ class Bench {
       }
       // Many calls a run where one is too short for the clock.
       const int repeats = static_cast<int>(std::clamp(50e-6 / std::max(line.first_seconds, 1e-7), 1.0, 100.0));
-      arms.push_back({line.subject->name,
-                      [&call, &line, repeats] {
-                        const double start = bench::now();
-                        for (int i = 0; i < repeats; ++i) call(line);
-                        return (bench::now() - start) / repeats;
-                      },
-                      line.threads,
-                      line.first_seconds > options_.seconds ? std::optional(line.first_seconds) : std::nullopt});
+      arms.push_back(
+          {line.subject->name,
+           [&call, &line, repeats] {
+             const double start = bench::now();
+             for (int i = 0; i < repeats; ++i) call(line);
+             return (bench::now() - start) / repeats;
+           },
+           line.threads,
+           line.first_seconds > bench::kTooSlow * options_.seconds ? std::optional(line.first_seconds) : std::nullopt});
     }
     bench::Budget budget;
     budget.seconds = options_.seconds;
