@@ -48,6 +48,9 @@ namespace HWY_NAMESPACE {
 /// Edge attributes and weights from memory.
 template <class T>
 struct FromMemory {
+  static constexpr std::size_t kLine = 64;
+  /// Gradients of more weights than this would push everything else out of the caches.
+  static constexpr std::int64_t kManyWeights = (4 << 20) / sizeof(T);
   const ConvPlan<T>& plan;
   const ConvCall<T>& call;
 
@@ -66,7 +69,12 @@ struct FromMemory {
     const std::int64_t stride = plan.product.weight_dim;
     const T* const w = call.w + tile.first * stride + path.w;
     const std::int32_t* const sender = call.graph.sender + tile.first;
-    if (path.mul == path.padded) return {call.x, plan.product.in.size, sender, w, stride};
+    if (path.mul == path.padded) {
+      const auto& paths = plan.product.paths;
+      const bool last = &path == &paths.back();
+      const std::int64_t next = last ? tile.n * stride + paths.front().w : (&path)[1].w;
+      return {call.x, plan.product.in.size, sender, w, stride, next - path.w};
+    }
     for (std::int64_t e = 0; e < tile.n; ++e) {
       std::copy_n(w + e * stride, path.mul, b.weights + e * path.padded);
       std::fill_n(b.weights + e * path.padded + path.mul, path.padded - path.mul, T(0));
@@ -75,7 +83,10 @@ struct FromMemory {
   }
   HWY_INLINE GradientRows<T> grad_weights(const ProductPath<T>& path, const Tile& tile, ConvBuffers<T>& b) const {
     if (call.grad_w == nullptr || path.mul != path.padded) return {b.grad_weights, path.padded};
-    return {call.grad_w + tile.first * plan.product.weight_dim + path.w, plan.product.weight_dim};
+    const std::int64_t stride = plan.product.weight_dim;
+    T* const rows = call.grad_w + tile.first * stride + path.w;
+    const bool on_lines = reinterpret_cast<std::uintptr_t>(rows) % kLine == 0 && stride * sizeof(T) % kLine == 0;
+    return {rows, stride, on_lines && call.graph.n_edges * stride > kManyWeights};
   }
   template <class D>
   HWY_INLINE void take(D, const ProductPath<T>& path, const Tile& tile, ConvBuffers<T>& b) const {

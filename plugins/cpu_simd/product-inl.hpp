@@ -6,6 +6,9 @@
 #define FASTPATH_CPU_SIMD_PRODUCT_INL
 #endif
 
+#include <cstdint>
+
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "product.hpp"
 
@@ -26,7 +29,17 @@ struct PathInputs {
   const std::int32_t* sender;  ///< Of the tile's edges.
   const T* w;                  ///< Weights of the path: rows of edges,
   std::int64_t w_stride;       ///< so far apart.
+  /// From a weight to the one that is read for the same edge by the next path: rows lie too far apart for the machine
+  /// to foresee.
+  std::int64_t w_next = 0;
 };
+
+/// Asks for what is about to be read. Nothing is done to it, there need not be anything.
+template <class T>
+HWY_INLINE void fetch(const T* from, std::int64_t offset) {
+  hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(from) +
+                                           static_cast<std::uintptr_t>(offset) * sizeof(T)));
+}
 
 /// pairs[i, k] = sum_j factor C[i, j, k] y[j], edge by edge.
 template <class D, class T>
@@ -71,7 +84,10 @@ HWY_INLINE void forward_channels(D d, const ProductPath<T>& path, const PathInpu
     const T* const x = in.x + in.sender[e] * in.x_stride + path.x + u;
     const T* const w = in.w + e * in.w_stride + u;
     V weight[kVectors];
-    for (int v = 0; v < kVectors; ++v) weight[v] = hn::LoadU(d, w + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) {
+      weight[v] = hn::LoadU(d, w + v * kLanes);
+      fetch(w + v * kLanes, in.w_next);
+    }
     for (int i = 0; i < kIn; ++i) {
       V product[kVectors];
       for (int v = 0; v < kVectors; ++v) {
@@ -139,7 +155,8 @@ template <class T>
 struct PathGradients {
   T* w;  ///< Rows of edges, overwritten,
   std::int64_t w_stride;
-  T* x;  ///< [kTile] packed rows: what each edge adds to the gradient of its sender,
+  bool past_caches;  ///< They are on whole vectors and not read soon.
+  T* x;              ///< [kTile] packed rows: what each edge adds to the gradient of its sender,
   std::int64_t x_stride;
   bool add;  ///< to what is there already, or overwritten.
   T* pairs;  ///< [i, k][kTile], overwritten.
@@ -164,6 +181,7 @@ HWY_NOINLINE void backward_path(D d, const ProductPath<T>& path, const PathInput
         V gradient[kOut];
         for (int k = 0; k < kOut; ++k) gradient[k] = hn::LoadU(d, g + k * path.padded + u);
         const V weight = hn::LoadU(d, w + u);
+        fetch(w + u, in.w_next);
         V of_weight = hn::Zero(d);
         for (int i = 0; i < kIn; ++i) {
           const V feature = hn::LoadU(d, x + i * path.padded + u);
@@ -178,7 +196,11 @@ HWY_NOINLINE void backward_path(D d, const ProductPath<T>& path, const PathInput
           const V of_feature = hn::Mul(weight, sum);
           hn::StoreU(to.add ? hn::Add(hn::LoadU(d, at), of_feature) : of_feature, d, at);
         }
-        hn::StoreU(of_weight, d, grad_w + u);
+        if (to.past_caches) {
+          hn::Stream(of_weight, d, grad_w + u);
+        } else {
+          hn::StoreU(of_weight, d, grad_w + u);
+        }
       }
       for (int pair = 0; pair < kIn * kOut; ++pair) {
         to.pairs[pair * kTile + e] = hn::GetLane(hn::SumOfLanes(d, grad_pair[pair]));
@@ -341,6 +363,7 @@ template <class T>
 struct GradientRows {
   T* data;
   std::int64_t stride;
+  bool past_caches = false;
 };
 
 /// Gradients of the edges of a tile. @param to_senders  Out: [kTile] packed rows, what each edge adds to the gradient
@@ -366,10 +389,11 @@ HWY_INLINE void backward_edges(D d, const Product<T>& product, const Source& sou
     make_pairs(d, path, b.y, b.pairs);
     const PathInputs<T> in = source.weights(d, path, tile, b, call);
     const GradientRows<T> of_weights = source.grad_weights(path, tile, b);
-    const PathGradients<T> to{of_weights.data, of_weights.stride, to_senders,
-                              product.in.size, !path.first,       b.grad_pairs};
+    const PathGradients<T> to{of_weights.data, of_weights.stride, of_weights.past_caches, to_senders, product.in.size,
+                              !path.first,     b.grad_pairs};
     backward_tile(d, path, in, tile, b.pairs, b.rows, product.out.size, to);
     add_grad_y(d, path, b.grad_pairs, b.grad_y);
+    if (of_weights.past_caches) hwy::FlushStream();
     source.take(d, path, tile, b);
   }
   source.finish(d, tile, b);
