@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "ops.hpp"
+#include "past_caches.hpp"
 #include "product.hpp"
 #include "schedule.hpp"
 
@@ -48,9 +49,6 @@ namespace HWY_NAMESPACE {
 /// Edge attributes and weights from memory.
 template <class T>
 struct FromMemory {
-  static constexpr std::size_t kLine = 64;
-  /// Gradients of more weights than this would push everything else out of the caches.
-  static constexpr std::int64_t kManyWeights = (4 << 20) / sizeof(T);
   const ConvPlan<T>& plan;
   const ConvCall<T>& call;
 
@@ -85,8 +83,7 @@ struct FromMemory {
     if (call.grad_w == nullptr || path.mul != path.padded) return {b.grad_weights, path.padded};
     const std::int64_t stride = plan.product.weight_dim;
     T* const rows = call.grad_w + tile.first * stride + path.w;
-    const bool on_lines = reinterpret_cast<std::uintptr_t>(rows) % kLine == 0 && stride * sizeof(T) % kLine == 0;
-    return {rows, stride, on_lines && call.graph.n_edges * stride > kManyWeights};
+    return {rows, stride, past_caches(rows, stride, call.graph.n_edges)};
   }
   template <class D>
   HWY_INLINE void take(D, const ProductPath<T>& path, const Tile& tile, ConvBuffers<T>& b) const {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #ifndef FASTPATH_UNROLL
@@ -54,7 +55,8 @@ void pack(std::int64_t k, std::int64_t n, const T* HWY_RESTRICT b, std::int64_t 
 /// kRows rows of c for one panel.
 template <int kRows, class T>
 HWY_INLINE void product_tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t a_row, std::int64_t a_column,
-                             const T* HWY_RESTRICT b, std::int64_t width, T* HWY_RESTRICT c, std::int64_t c_row) {
+                             const T* HWY_RESTRICT b, std::int64_t width, T* HWY_RESTRICT c, std::int64_t c_row,
+                             bool past_caches) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(d));
@@ -69,6 +71,14 @@ HWY_INLINE void product_tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64
       low[r] = hn::MulAdd(factor, b0, low[r]);
       high[r] = hn::MulAdd(factor, b1, high[r]);
     }
+  }
+  if (width == 2 * kLanes && past_caches) {
+    FASTPATH_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      hn::Stream(low[r], d, c + r * c_row);
+      hn::Stream(high[r], d, c + r * c_row + kLanes);
+    }
+    return;
   }
   if (width == 2 * kLanes) {
     FASTPATH_UNROLL
@@ -88,23 +98,26 @@ HWY_INLINE void product_tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64
 }
 
 /// c[m, n] = a[m, k] b[k, n] with b packed by pack(). Element (i, p) of a is a[i * a_row + p * a_column]; rows of c are
-/// contiguous. Every element is summed in the order of p by itself, so that results do not depend on m.
+/// contiguous. @param past_caches  c is on whole cache lines and not read soon; call hwy::FlushStream() in the end.
+/// Every element is summed in the order of p by itself, so that results do not depend on m.
 template <class T>
 HWY_NOINLINE void product(std::int64_t m, std::int64_t n, std::int64_t k, const T* HWY_RESTRICT a, std::int64_t a_row,
-                          std::int64_t a_column, const T* HWY_RESTRICT b, T* HWY_RESTRICT c, std::int64_t c_row) {
+                          std::int64_t a_column, const T* HWY_RESTRICT b, T* HWY_RESTRICT c, std::int64_t c_row,
+                          bool past_caches = false) {
   constexpr std::int64_t kWidth = panel_width<T>();
   for (std::int64_t j = 0; j < n; j += kWidth, b += k * kWidth) {
     const std::int64_t width = HWY_MIN(kWidth, n - j);
     std::int64_t i = 0;
     for (; i + kProductRows <= m; i += kProductRows) {
-      product_tile<kProductRows>(k, a + i * a_row, a_row, a_column, b, width, c + i * c_row + j, c_row);
+      product_tile<kProductRows>(k, a + i * a_row, a_row, a_column, b, width, c + i * c_row + j, c_row, past_caches);
     }
     if constexpr (kProductRows > 4) {
       for (; i + 4 <= m; i += 4) {
-        product_tile<4>(k, a + i * a_row, a_row, a_column, b, width, c + i * c_row + j, c_row);
+        product_tile<4>(k, a + i * a_row, a_row, a_column, b, width, c + i * c_row + j, c_row, past_caches);
       }
     }
-    for (; i < m; ++i) product_tile<1>(k, a + i * a_row, a_row, a_column, b, width, c + i * c_row + j, c_row);
+    for (; i < m; ++i)
+      product_tile<1>(k, a + i * a_row, a_row, a_column, b, width, c + i * c_row + j, c_row, past_caches);
   }
 }
 

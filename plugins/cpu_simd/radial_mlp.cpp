@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "ops.hpp"
+#include "past_caches.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_simd/radial_mlp.cpp"
@@ -56,7 +57,7 @@ template <class T>
 using PackLayer = void(Layer<T>& layer, const T* weights, T scale);
 template <class T>
 using MlpForward = void(const std::vector<Layer<T>>& layers, T constant, std::int64_t rows, const T* x, T* y,
-                        const MlpTile<T>& tile);
+                        const MlpTile<T>& tile, bool past_caches);
 template <class T>
 using MlpTangentRows = void(const MlpTangent<T>& job, std::int64_t rows);
 template <class T>
@@ -98,11 +99,12 @@ void mlp_hidden(const std::vector<Layer<T>>& layers, T constant, std::int64_t ro
 
 template <class T>
 void mlp_forward(const std::vector<Layer<T>>& layers, T constant, std::int64_t rows, const T* x, T* y,
-                 const MlpTile<T>& tile) {
+                 const MlpTile<T>& tile, bool past_caches) {
   mlp_hidden(layers, constant, rows, x, tile);
   const Layer<T>& last = layers.back();
   product(rows, last.out, last.in, layers.size() == 1 ? x : tile.h.back(), last.in, std::int64_t{1},
-          last.weights.data(), y, last.out);
+          last.weights.data(), y, last.out, past_caches);
+  if (past_caches) hwy::FlushStream();
 }
 
 template <class T>
@@ -316,11 +318,12 @@ class RadialMlp final : public CpuKernel<T> {
     T* y = this->write(run.outputs, 0);
     const Chunks chunks = row_chunks(run.inputs[0].size(0));
     const std::vector<MlpTile<T>> all = tiles(scratch, chunks, false, false);
+    const bool past = past_caches(y, width(layers()), run.inputs[0].size(0));
     this->workers_.run(run.threads, chunks.count, [&](std::int64_t chunk) {
       for (std::int64_t first = chunks.begin(chunk); first < chunks.end(chunk); first += kTile) {
         const std::int64_t rows = std::min(kTile, chunks.end(chunk) - first);
         forward_(layers_, constant(), rows, x + first * width(0), y + first * width(layers()),
-                 all[static_cast<std::size_t>(chunk)]);
+                 all[static_cast<std::size_t>(chunk)], past);
       }
     });
   }
