@@ -94,6 +94,38 @@ HWY_INLINE void channels_first(std::int64_t mul, std::int64_t dim, const T* HWY_
   }
 }
 
+/// [mul][dim] to dim rows of mul, `row` elements apart.
+template <class T>
+HWY_INLINE void components_first(std::int64_t mul, std::int64_t dim, const T* HWY_RESTRICT from, T* HWY_RESTRICT to,
+                                 std::int64_t row) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(d));
+  constexpr std::int64_t kMostDim = 2 * fastpath_cpu::kMaxDegree + 1;
+  if (dim == 1) {
+    std::copy_n(from, mul, to);
+    return;
+  }
+  std::int64_t u = 0;
+  if (dim == 3) {
+    for (; u + kLanes <= mul; u += kLanes) {
+      hn::Vec<decltype(d)> a, b, c;
+      hn::LoadInterleaved3(d, from + 3 * u, a, b, c);
+      hn::StoreU(a, d, to + u);
+      hn::StoreU(b, d, to + row + u);
+      hn::StoreU(c, d, to + 2 * row + u);
+    }
+  } else {
+    hn::Vec<decltype(d)> v[kMostDim];
+    for (; u + kLanes <= mul; u += kLanes) {
+      load_rows(d, from + u * dim, dim, dim, v);
+      for (std::int64_t m = 0; m < dim; ++m) hn::StoreU(v[m], d, to + m * row + u);
+    }
+  }
+  for (; u < mul; ++u) {
+    for (std::int64_t m = 0; m < dim; ++m) to[m * row + u] = from[u * dim + m];
+  }
+}
+
 template <class T>
 void apply_sums(const std::vector<Sum<T>>& sums, const Rows& rows, const T* x, std::int64_t x_row, T* y,
                 std::int64_t y_row, const LinearBuffers<T>& buffers) {
@@ -103,27 +135,23 @@ void apply_sums(const std::vector<Sum<T>>& sums, const Rows& rows, const T* x, s
       for (std::int64_t i = 0; i < rows.n; ++i) std::fill_n(y + place(i) * y_row + sum.offset, sum.mul * sum.dim, T(0));
       continue;
     }
-    const T* from = buffers.from;
-    std::int64_t from_row = sum.k * sum.dim;
-    if (sum.joined && rows.order == nullptr) {
-      from = x + sum.sources.front().offset;
-      from_row = x_row;
-    } else {
-      T* to = buffers.from;
-      for (std::int64_t i = 0; i < rows.n; ++i) {
-        for (const auto& [offset, mul] : sum.sources) {
-          to = std::copy_n(x + place(i) * x_row + offset, mul * sum.dim, to);
-        }
-      }
-    }
-    const T* weights = sum.weights.data() + rows.species * sum.size;
-    if (sum.dim == 1 && rows.order == nullptr) {
-      product(rows.n, sum.mul, sum.k, from, from_row, std::int64_t{1}, weights, y + sum.offset, y_row);
+    const T* const weights = sum.weights.data() + rows.species * sum.size;
+    if (sum.dim == 1 && sum.joined && rows.order == nullptr) {
+      product(rows.n, sum.mul, sum.k, x + sum.sources.front().offset, x_row, std::int64_t{1}, weights, y + sum.offset,
+              y_row);
       continue;
     }
+    // Component by component, so that products read rows of channels.
+    for (std::int64_t i = 0; i < rows.n; ++i) {
+      T* to = buffers.from + i * sum.k;
+      for (const auto& [offset, mul] : sum.sources) {
+        components_first(mul, sum.dim, x + place(i) * x_row + offset, to, rows.n * sum.k);
+        to += mul;
+      }
+    }
     for (std::int64_t m = 0; m < sum.dim; ++m) {
-      product(rows.n, sum.mul, sum.k, from + m, from_row, sum.dim, weights, buffers.to + m * sum.mul,
-              sum.dim * sum.mul);
+      product(rows.n, sum.mul, sum.k, buffers.from + m * rows.n * sum.k, sum.k, std::int64_t{1}, weights,
+              buffers.to + m * sum.mul, sum.dim * sum.mul);
     }
     for (std::int64_t i = 0; i < rows.n; ++i) {
       channels_first(sum.mul, sum.dim, buffers.to + i * sum.dim * sum.mul, y + place(i) * y_row + sum.offset);
