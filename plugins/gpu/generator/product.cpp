@@ -149,14 +149,15 @@ void Product::add_steps(const std::string& begin, const std::string& end, std::u
 void Product::for_each(
     const std::string& row_condition, const std::string& column_condition,
     const std::function<void(const std::string& row, const std::string& column, const std::string& sum)>& body) {
+  // One condition, without a branch: PoCL 3.1 with LLVM 15 loses the outer one of two around a store where it makes
+  // vectors of items, and writes rows that are not there.
   for (std::uint32_t i = 0; i < tile_.rows_each; ++i) {
-    s_.line("if (", with(row_condition, "{row}", row(i)), ") {");
     for (std::uint32_t j = 0; j < tile_.columns_each; ++j) {
-      s_.line("if (", with(column_condition, "{column}", column(j)), ") {");
+      s_.line("if ((", with(row_condition, "{row}", row(i)), ") & (", with(column_condition, "{column}", column(j)),
+              ")) {");
       body(row(i), column(j), name("sum", i, j));
       s_.line("}");
     }
-    s_.line("}");
   }
 }
 

@@ -228,14 +228,18 @@ class RadialMlp final : public Op {
     if (layers() > 1) s.shared("z", static_cast<std::uint32_t>(total_hidden()) * backward_tile_->rows());
     product.declare_lane();
     s.line("const i64 first_row = FP_GROUP * ", rows, ";");
-    const auto kept = [&](const char* array, std::int64_t i, const std::string& row, const std::string& column,
-                          const std::string& value) {
-      s.line("if (keeps && first_row + ", row, " < n_rows) ", array, "[", hidden_begin(i), " * n_rows + (first_row + ",
-             row, ") * ", width(i + 1), " + first_column + ", column, "] = ", value, ";");
-    };
     const auto z = [&](std::int64_t i, const std::string& row, const std::string& column) {
       return "z[(" + std::to_string(hidden_begin(i)) + " + first_column + " + column + ") * " + rows + " + " + row +
              "]";
+    };
+    // What an item left in shared memory, for the gradients of weights. On its own, see Product::for_each.
+    const auto keep = [&](const char* array, std::int64_t i, const char* function) {
+      s.line("if (keeps) {");
+      product.for_each(kEveryRow, below(width(i + 1)), [&](const auto& row, const auto& column, const auto&) {
+        s.line(array, "[", hidden_begin(i), " * n_rows + (first_row + ", row, ") * ", width(i + 1),
+               " + first_column + ", column, "] = ", function, "(", z(i, row, column), ");");
+      });
+      s.line("}");
     };
     for (std::int64_t i = 0; i + 1 < layers(); ++i) {
       s.line("// layer ", i, ": ", width(i), " -> ", width(i + 1));
@@ -243,10 +247,11 @@ class RadialMlp final : public Op {
       add_layer(s, product, i);
       product.for_each("true", below(width(i + 1)), [&](const auto& row, const auto& column, const auto& sum) {
         s.line(z(i, row, column), " = ", sum, ";");
-        s.line("const real h = fp_silu(", sum, ");");
-        if (i + 2 < layers()) s.line("h_", i % 2, "[(first_column + ", column, ") * ", rows, " + ", row, "] = h;");
-        kept("hidden", i, row, column, "h");
+        if (i + 2 < layers()) {
+          s.line("h_", i % 2, "[(first_column + ", column, ") * ", rows, " + ", row, "] = fp_silu(", sum, ");");
+        }
       });
+      keep("hidden", i, "fp_silu");
       s.line("}");
       s.line("FP_BARRIER();");
     }
@@ -263,10 +268,9 @@ class RadialMlp final : public Op {
       }
       if (i > 0) {
         product.for_each("true", below(width(i)), [&](const auto& row, const auto& column, const auto& sum) {
-          s.line("const real slope = ", sum, " * fp_silu_slope(", z(i - 1, row, column), ");");
-          s.line(z(i - 1, row, column), " = slope;");
-          kept("delta", i - 1, row, column, "slope");
+          s.line(z(i - 1, row, column), " = ", sum, " * fp_silu_slope(", z(i - 1, row, column), ");");
         });
+        keep("delta", i - 1, "");
       } else {
         product.for_each(kEveryRow, below(width(0)), [&](const auto& row, const auto& column, const auto& sum) {
           s.line("grad_x[(first_row + ", row, ") * ", width(0), " + first_column + ", column, "] = ", sum, ";");
