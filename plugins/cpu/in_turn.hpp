@@ -20,7 +20,7 @@ class InTurn {
 
   int slices() const { return slices_; }
   /// The work of one thread. make(item, place) writes to a place, add(item, place, slice) reads it; the adds of a slice
-  /// come in the order of the items, never two at once.
+  /// come in the order of the items, never two at once. Neither may throw: others would wait for what was not made.
   template <class Make, class Add>
   void work(const Make& make, const Add& add) {
     for (;;) {

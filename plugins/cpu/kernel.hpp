@@ -133,6 +133,15 @@ std::unique_ptr<sdk::Kernel> create(const sdk::Attributes& config, sdk::DType dt
   return std::make_unique<K<double>>(typed);
 }
 
+/// An op of which the kernel K takes every configuration.
+template <template <class> class K, class Config>
+Op op_of() {
+  return {
+      Config::kOp, Config::kVersion,
+      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
+      create<K, Config>};
+}
+
 inline void check_degree(const char* what, int l, sdk::KernelAnswer& answer) {
   if (l > kMaxDegree) {
     answer.blocked(sdk::Reason::degree,

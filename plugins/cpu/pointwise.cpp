@@ -143,18 +143,10 @@ class ScaledSilu final : public CpuKernel<T> {
   sdk::ScaledSiluConfig config_;
 };
 
-template <template <class> class K, class Config>
-Op op() {
-  return {
-      Config::kOp, Config::kVersion,
-      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
-      create<K, Config>};
-}
-
 }  // namespace
 
-Op regroup_channels() { return op<RegroupChannels, sdk::RegroupChannelsConfig>(); }
-Op sum() { return op<Sum, sdk::SumConfig>(); }
-Op scaled_silu() { return op<ScaledSilu, sdk::ScaledSiluConfig>(); }
+Op regroup_channels() { return op_of<RegroupChannels, sdk::RegroupChannelsConfig>(); }
+Op sum() { return op_of<Sum, sdk::SumConfig>(); }
+Op scaled_silu() { return op_of<ScaledSilu, sdk::ScaledSiluConfig>(); }
 
 }  // namespace fastpath_cpu

@@ -12,7 +12,8 @@
 
 namespace fastpath_cpu {
 
-/// sin(t) / t of n arguments, its slope and that one's; the latter two where they are not null.
+/// sin(t) / t of n arguments, its slope and that one's; the latter two where they are not null. No curvature without
+/// slope.
 using SincFunction = void(std::int64_t n, const double* t, double* value, double* slope, double* curvature);
 
 /// Computed in double for float too: sin(w r) would lose what w r has before the point. Edges are worked on in tiles,

@@ -18,6 +18,7 @@ using fastpath_cpu::get;
 using fastpath_cpu::kMaxDegree;
 using fastpath_cpu::MultilinearKernel;
 using fastpath_cpu::Op;
+using fastpath_cpu::op_of;
 using fastpath_cpu::ReadPair;
 using fastpath_cpu::set;
 using fastpath_cpu::Workers;

@@ -1,5 +1,7 @@
 #include "cpu/radial_basis.hpp"
 
+#include <cmath>
+
 #include "kernel.hpp"
 
 namespace cpu_ref {
@@ -7,10 +9,18 @@ namespace {
 
 void sinc_of_all(std::int64_t n, const double* t, double* value, double* slope, double* curvature) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto s = fastpath_cpu::sinc(Dual<double>(t[i], 1.0));
-    value[i] = s.value.value;
-    if (slope != nullptr) slope[i] = s.slope.value;
-    if (curvature != nullptr) curvature[i] = s.slope.tangent;
+    if (curvature != nullptr) {
+      const auto s = fastpath_cpu::sinc(Dual<double>(t[i], 1.0));
+      value[i] = s.value.value;
+      slope[i] = s.slope.value;
+      curvature[i] = s.slope.tangent;
+    } else if (slope != nullptr) {
+      const auto s = fastpath_cpu::sinc(t[i]);
+      value[i] = s.value;
+      slope[i] = s.slope;
+    } else {
+      value[i] = std::abs(t[i]) >= 1.0 ? std::sin(t[i]) / t[i] : fastpath_cpu::sinc(t[i]).value;  // without a cosine
+    }
   }
 }
 
@@ -22,12 +32,6 @@ class RadialBasis final : public fastpath_cpu::RadialBasis<T> {
 
 }  // namespace
 
-Op radial_basis() {
-  using Config = sdk::RadialBasisConfig;
-  return {
-      Config::kOp, Config::kVersion,
-      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
-      create<RadialBasis, Config>};
-}
+Op radial_basis() { return op_of<RadialBasis, sdk::RadialBasisConfig>(); }
 
 }  // namespace cpu_ref

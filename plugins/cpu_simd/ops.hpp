@@ -17,6 +17,7 @@ using fastpath_cpu::create;
 using fastpath_cpu::kPlainPasses;
 using fastpath_cpu::MultilinearKernel;
 using fastpath_cpu::Op;
+using fastpath_cpu::op_of;
 using fastpath_cpu::part;
 using fastpath_cpu::ReadPair;
 using fastpath_cpu::regroup_channels;

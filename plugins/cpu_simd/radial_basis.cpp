@@ -55,13 +55,7 @@ class RadialBasis final : public fastpath_cpu::RadialBasis<T> {
 
 }  // namespace
 
-Op radial_basis() {
-  using Config = sdk::RadialBasisConfig;
-  return {
-      Config::kOp, Config::kVersion,
-      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
-      create<RadialBasis, Config>};
-}
+Op radial_basis() { return op_of<RadialBasis, sdk::RadialBasisConfig>(); }
 
 }  // namespace cpu_simd
 #endif  // HWY_ONCE

@@ -467,13 +467,7 @@ class RadialMlp final : public CpuKernel<T> {
 
 }  // namespace
 
-Op radial_mlp() {
-  using Config = sdk::RadialMlpConfig;
-  return {
-      Config::kOp, Config::kVersion,
-      [](const sdk::Attributes& config, sdk::KernelAnswer&) { static_cast<void>(sdk::known_config<Config>(config)); },
-      create<RadialMlp, Config>};
-}
+Op radial_mlp() { return op_of<RadialMlp, sdk::RadialMlpConfig>(); }
 
 }  // namespace cpu_simd
 #endif  // HWY_ONCE
