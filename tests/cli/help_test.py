@@ -6,7 +6,8 @@ import subprocess
 
 import support
 
-COMMANDS = [["list"], ["doctor"], ["explain"], ["eval"], ["compile"], ["hub"], ["hub", "create"]]
+COMMANDS = [["list"], ["doctor"], ["explain"], ["eval"], ["compile"], ["hub"],
+            *(["hub", command] for command in ("list", "show", "add", "verify", "remove", "create"))]
 
 
 class Help(support.ProgramTest):

@@ -11,6 +11,7 @@
 
 #include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
+#include "fastpath/hub.hpp"
 #include "fastpath/safetensors.hpp"
 #include "io/file.hpp"
 #include "models/mace.hpp"
@@ -34,25 +35,22 @@ fs::file_type type_of(const fs::path& path) {
   return status.type();
 }
 
-fs::path hub_directory() {
-  if (const char* hub = std::getenv("FASTPATH_HUB"); hub != nullptr && *hub != '\0') return hub;
-  // The base directory specification says that a relative value is invalid and must be ignored.
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && fs::path(data).is_absolute())
-    return fs::path(data) / "fastpath/models";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
-    return fs::path(home) / ".local/share/fastpath/models";
-  return {};
-}
-
 /// The folder that a path or a hub name means.
 fs::path find_model(const fs::path& name) {
   if (type_of(name) == fs::file_type::directory) return name;
-  const fs::path hub = hub_directory();
   const bool plain = name.has_filename() && !name.has_parent_path() && name != "." && name != "..";
-  if (plain && !hub.empty() && type_of(hub / name) == fs::file_type::directory) return hub / name;
-  throw Error(ErrorCode::not_found,
-              fmt::format("model '{}': no such folder{}", name.string(),
-                          plain && !hub.empty() ? fmt::format(", and no model of this name in {}", hub.string()) : ""));
+  if (!plain) throw Error(ErrorCode::not_found, fmt::format("model '{}': no such folder", name.string()));
+  try {
+    const HubModel model = find_hub_model(name.string(), true);
+    if (model.state == HubModel::State::broken) {
+      throw Error(ErrorCode::bad_file, fmt::format("model '{}': {} is not whole: {}", name.string(),
+                                                   model.directory.string(), model.problem));
+    }
+    return model.directory;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::not_found, fmt::format("{}, and no such folder", error.what()));
+  }
 }
 
 bool strict_environment() {
