@@ -17,6 +17,8 @@ SILU_CONSTANT = 1.6791767923989418
 # Settings of a model that change what it computes, and the values for which they do not.
 SETTINGS = {"use_so3": (False,), "use_agnostic_product": (False,), "use_last_readout_only": (False,),
             "use_edge_irreps_first": (False,), "embedding_specs": (None,)}
+# What versions of the package before 0.3.10 stored and never used.
+LEFTOVERS = ("pair_repulsion_fn.r_max", "pair_repulsion_fn.cutoff.r_max", "pair_repulsion_fn.cutoff.p")
 CONTRACTION = "products.{}.symmetric_contractions.contractions.{}."
 
 
@@ -67,7 +69,7 @@ class Stored:
 def is_needless(name, tensor):
     """What MACE stores beside what an evaluation needs (docs/model-format.md)."""
     empty = tensor.numel == 0 and name.endswith((".bias", "conv_tp.weight"))
-    return empty or name.endswith(("_zeroed", ".output_mask")) or "_w3j_" in name
+    return empty or name.endswith(("_zeroed", ".output_mask")) or "_w3j_" in name or name in LEFTOVERS
 
 
 def full_basis_size(l_max, degree, nu):
@@ -228,7 +230,10 @@ def derive(facts, state):
         for name, tensor in state.items()}
     for name in ("radial_embedding.cutoff_fn.p", "pair_repulsion_fn.p"):
         if name in tensors:
-            tensors[name] = Stored.of("I32", tensors[name].shape, [int(p) for p in tensors[name].values()])
+            powers = tensors[name].values()  # floating numbers in versions before 0.3.10
+            if any(p != int(p) for p in powers):
+                problems.append(f"{name} is {powers[0]}; supported: whole numbers")
+            tensors[name] = Stored.of("I32", tensors[name].shape, [int(p) for p in powers])
     if facts["model"] == "MACE":
         tensors["scale_shift.scale"] = Stored.of(dtype, (), [1.0])
         tensors["scale_shift.shift"] = Stored.of(dtype, (), [0.0])

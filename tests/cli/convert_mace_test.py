@@ -100,6 +100,20 @@ class ConvertMace(support.ProgramTest):
         rounded = state["interactions.0.linear.weight"].values()
         self.assertEqual(tensors["interactions.0.linear.weight"].values(), rounded)
 
+    def testWhatOlderVersionsStoredIsTaken(self):
+        density = support.ROOT / "tests" / "data" / "models_b" / "density"
+        facts, state = checkpoint(density)
+        expected = mace_folder.derive(facts, dict(state))
+        state["radial_embedding.cutoff_fn.p"] = state["pair_repulsion_fn.p"] = mace_folder.Stored.of("F64", (), [6.0])
+        for name in ("r_max", "cutoff.r_max", "cutoff.p"):
+            state[f"pair_repulsion_fn.{name}"] = mace_folder.Stored.of("F64", (), [3.7])
+        config, tensors = mace_folder.derive(facts, state)
+        self.assertEqual(config, expected[0])
+        self.assertEqual({name: (tensor.dtype, tensor.data) for name, tensor in tensors.items()},
+                         {name: (tensor.dtype, tensor.data) for name, tensor in expected[1].items()})
+        state["radial_embedding.cutoff_fn.p"] = mace_folder.Stored.of("F64", (), [5.5])
+        self.refused(facts, state, "radial_embedding.cutoff_fn.p", "5.5")
+
     def testAReducedBasisIsRecognisedByItsSize(self):
         facts, state = checkpoint(support.MODEL)
         self.assertFalse(mace_folder.derive(facts, state)[0]["reduced_cg"])
