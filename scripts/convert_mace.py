@@ -13,7 +13,8 @@ CHECKPOINT is a file that the package mace-torch can load:
     "RealAgnosticResidualInteractionBlock" and "silu".
 
 DIR becomes a model folder: config.json and model.safetensors, with the tensors as the checkpoint has them, under their
-names. It must not exist, or be empty.
+names, and a README.md that says where it comes from. It must not exist, or be empty. `fastpath hub add DIR` makes it a
+model that can be named.
 
 Before anything is written the new model is compared with the package: energies, energies of atoms, forces and stress of
 random structures that contain every element, periodic in three, two and no directions, for every head, in float64. If
@@ -35,6 +36,8 @@ Exit status: 0 converted; 1 not supported, or the comparison failed; 2 wrong usa
 
 import argparse
 import contextlib
+import hashlib
+import importlib.metadata
 import io
 import json
 import math
@@ -346,7 +349,29 @@ def convert(arguments):
     with new_folder(output) as folder:
         write_folder(folder, config, tensors)
         rows = compare(in_float64(model, torch), config, folder, program, arguments.tolerance, arguments.seed, torch)
+        (folder / "README.md").write_text(readme(config, rows, arguments.checkpoint, output.name), encoding="utf-8")
     return config, tensors, rows
+
+
+def readme(config, rows, checkpoint, name):
+    """Where the model comes from, for who finds it in a hub."""
+    with open(checkpoint, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else hashlib.sha256(
+            file.read()).hexdigest()
+    versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in ("mace-torch", "e3nn", "torch"))
+    worst = {key: max((row[3][key] for row in rows if key in row[3]), default=0.0) for key in ("energy", "forces", "stress")}
+    return f"""# {name}
+
+Converted from the MACE checkpoint `{os.path.basename(checkpoint)}` by scripts/convert_mace.py.
+
+- SHA-256 of the checkpoint: {digest}
+- elements (atomic numbers): {", ".join(map(str, config["atomic_numbers"]))}
+- heads: {", ".join(config["heads"])}
+- compared with {versions}, in float64, on {len(rows)} random structures;
+  largest difference in units of the largest value: energy {worst["energy"]:.1e}, forces {worst["forces"]:.1e}, stress {worst["stress"]:.1e}
+
+What it was trained on, and the terms under which it may be used, are those of the checkpoint.
+"""
 
 
 def report(config, tensors, rows, output):

@@ -90,7 +90,7 @@ def make(kind, index, generator):
         slab.periodic = (True, True, False)
         return rattled(slab, (0.03, 0.07, 0.12)[index % 3], generator)
     if kind == "liquid":
-        # Molten within 0.3 ps, cooled for as long. So short a trajectory does not magnify rounding to what a file shows.
+        # 0.15 ps at each temperature: so short a trajectory does not magnify rounding to what a file shows.
         start = rattled(crystal((2, 2, 2), A0 * generator.uniform(0.96, 1.02)), 0.4, generator)
         return lammps.follow(start, (6000, 3500, (2000, 2500, 3000)[index % 3]), 150, generator.randrange(1, 10**6))
     raise ValueError(kind)

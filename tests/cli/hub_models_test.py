@@ -93,6 +93,7 @@ class HubModels(support.ProgramTest):
         self.hub.mkdir()
         for hub in (self.hub, self.site):
             hub.chmod(0o555)
+            self.addCleanup(hub.chmod, 0o755)
         with self.unprivileged():
             self.succeed("hub", "show", "m")
             self.fail_with("io", "hub", "add", support.MODEL, "--name", "n", naming=[self.hub / "n", "Permission denied"])
