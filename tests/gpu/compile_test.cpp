@@ -22,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 std::unique_ptr<Backend> backend_of(Language language) {
@@ -146,6 +147,7 @@ class GpuCompilerOnModels : public ::testing::TestWithParam<ModelCase> {
         continue;
       }
       EXPECT_EQ(binary.resources.size(), program.kernels.size());
+      for (const KernelInfo& kernel : program.kernels) compiled_.insert(kernel.name);
       for (const KernelResources& kernel : binary.resources) {
         EXPECT_GT(kernel.registers, 0) << kernel.kernel;
         EXPECT_GE(kernel.shared_bytes, 0) << kernel.kernel;
@@ -159,10 +161,13 @@ class GpuCompilerOnModels : public ::testing::TestWithParam<ModelCase> {
 
   std::unique_ptr<Backend> backend_;
   Target target_;
+  std::set<std::string> compiled_;  ///< Names of kernels.
 };
 
 TEST_P(GpuCompilerOnModels, CompilesEverySourceOfTheModel) {
   const auto spills = compile(GetParam().shapes, GetParam().dtype);
+  EXPECT_THAT(compiled_, IsSupersetOf({"message_step_forward_0", "message_step_grad_x_0", "message_step_edges",
+                                       "message_step_grad_last", "conv_tensor_product_forward_0"}));
   // What a kernel keeps must fit in registers: memory in its place costs what was gained by keeping it.
   const bool promised = GetParam().shapes.channels == kMedium.channels &&
                         GetParam().shapes.hidden_l == kMedium.hidden_l && GetParam().dtype == fastpath::DType::float32;

@@ -1,8 +1,7 @@
 #include <algorithm>
-#include <map>
 
+#include "conv_paths.hpp"
 #include "fastpath/sdk/check.hpp"
-#include "fastpath/sdk/coupling.hpp"
 #include "op.hpp"
 
 namespace fastpath_gpu {
@@ -13,27 +12,8 @@ namespace {
 /// with the sums of a channel in registers; the gradients of y and w come edge by edge from one kernel.
 class ConvTensorProduct final : public Op {
  public:
-  explicit ConvTensorProduct(sdk::ConvTensorProductConfig config) : Op(config.signature()), config_(std::move(config)) {
-    std::int64_t w = 0;
-    for (const auto& instruction : config_.instructions) {
-      const sdk::IrrepsBlock in = config_.in[instruction.in], out = config_.out[instruction.out];
-      Path path{static_cast<std::int64_t>(in.mul),
-                instruction.in,
-                instruction.out,
-                in.ir.l,
-                config_.edge[instruction.edge].ir.l,
-                out.ir.l,
-                config_.edge.offset(instruction.edge),
-                w,
-                {}};
-      for (const auto& [i, j, k, value] : sdk::coupling(path.l1, path.l2, path.l3).nonzero) {
-        path.entries.push_back({i, j, k, instruction.factor * value});
-      }
-      w += path.mul;
-      if (path.mul > 0) paths_.push_back(std::move(path));
-    }
-    std::stable_sort(paths_.begin(), paths_.end(), [](const Path& a, const Path& b) { return a.mul > b.mul; });
-  }
+  explicit ConvTensorProduct(sdk::ConvTensorProductConfig config)
+      : Op(config.signature()), config_(std::move(config)), paths_(conv_paths(config_)) {}
 
   Program generate(const Target& target, sdk::DType dtype, std::uint32_t passes) override {
     Source source(target, dtype);
@@ -89,17 +69,7 @@ class ConvTensorProduct final : public Op {
   }
 
  private:
-  struct Entry {
-    int i, j, k;
-    double value;  ///< factor * C[i, j, k]
-  };
-  struct Path {
-    std::int64_t mul;
-    std::size_t in, out;  ///< Blocks.
-    int l1, l2, l3;
-    std::int64_t y, w;  ///< Where its block of y and its weights start in a row.
-    std::vector<Entry> entries;
-  };
+  using Path = ConvPath;
   /// Paths of one multiplicity that a kernel computes together: their sums fit in registers.
   struct Part {
     std::int64_t mul = 0;
@@ -139,72 +109,23 @@ class ConvTensorProduct final : public Op {
     }
     return result;
   }
-  /// Distinct values of a member, in order of appearance.
   static std::vector<std::size_t> blocks(const Part& part, std::size_t Path::*block) {
-    std::vector<std::size_t> result;
-    for (const Path* path : part.paths) {
-      if (std::find(result.begin(), result.end(), path->*block) == result.end()) result.push_back(path->*block);
-    }
-    return result;
-  }
-  /// Components of y that some path of the list reads: position in a row.
-  static std::vector<std::int64_t> y_components(const std::vector<const Path*>& paths) {
-    std::vector<std::int64_t> result;
-    for (const Path* path : paths) {
-      for (const Entry& entry : path->entries) result.push_back(path->y + entry.j);
-    }
-    std::sort(result.begin(), result.end());
-    result.erase(std::unique(result.begin(), result.end()), result.end());
-    return result;
-  }
-  /// An element of row `row` (an expression) of an array with these irreps: channel u, component c of a block.
-  static std::string element(const char* array, const sdk::Irreps& irreps, std::size_t block, const std::string& row,
-                             int c) {
-    const int dim = 2 * irreps[block].ir.l + 1;
-    return std::string(array) + "[" + row + " * " + number(irreps.dim()) + " + " + number(irreps.offset(block) + c) +
-           " + " + (dim == 1 ? "u" : number(dim) + " * u") + "]";
-  }
-  /// NAME_block_component of each component of the block.
-  static std::string variable(const char* name, std::size_t block, int c) {
-    return std::string(name) + std::to_string(block) + "_" + std::to_string(c);
-  }
-  void load_block(Source& s, const char* name, const char* array, const sdk::Irreps& irreps, std::size_t block,
-                  const std::string& row) const {
-    for (int c = 0; c <= 2 * irreps[block].ir.l; ++c) {
-      s.line("const real ", variable(name, block, c), " = ", element(array, irreps, block, row, c), ";");
-    }
+    return blocks_of(part.paths, block);
   }
   void load_y(Source& s, const std::vector<const Path*>& paths) const {
     for (const std::int64_t j : y_components(paths)) {
       s.line("const real y", j, " = y[e * ", config_.edge.dim(), " + ", j, "];");
     }
   }
-  /// sum_j value * y[j] of each pair (i, k), as an expression.
-  static std::map<std::pair<int, int>, std::string> factors(const Source& s, const Path& path) {
-    std::map<std::pair<int, int>, std::string> result;
-    for (const Entry& entry : path.entries) {
-      std::string& sum = result[{entry.i, entry.k}];
-      sum += (sum.empty() ? "" : " + ") + s.real(entry.value) + " * y" + number(path.y + entry.j);
-    }
-    return result;
-  }
-  void comment(Source& s, const Path& path) const {
-    s.line("// ", config_.in[path.in].ir.text(), " of block ", path.in, " with degree ", path.l2, " to ",
-           config_.out[path.out].ir.text(), " of block ", path.out);
-  }
+  void comment(Source& s, const Path& path) const { comment_conv_path(s, config_, path); }
 
-  void begin_sums(Source& s, const Part& part, std::size_t Path::*block, const sdk::Irreps& irreps, const char* name) {
-    for (const std::size_t b : blocks(part, block)) {
-      for (int c = 0; c <= 2 * irreps[b].ir.l; ++c) s.line("real ", variable(name, b, c), " = ", s.real(0.0), ";");
-    }
-  }
   void store_sums(Source& s, const Part& part, std::size_t Path::*block, const sdk::Irreps& irreps, const char* name,
                   const char* array) {
     for (const char* assign : {" = ", " += "}) {
       s.line(assign[1] == '=' ? "if (first == begin) {" : "} else {");
       for (const std::size_t b : blocks(part, block)) {
         for (int c = 0; c <= 2 * irreps[b].ir.l; ++c) {
-          s.line(element(array, irreps, b, "n", c), assign, variable(name, b, c), ";");
+          s.line(conv_element(array, irreps, b, "n", c), assign, conv_variable(name, b, c), ";");
         }
       }
     }
@@ -229,20 +150,16 @@ class ConvTensorProduct final : public Op {
                    {Source::in("x"), Source::in("y"), Source::in("w"), Source::out("out"), Source::in("sender", "i32"),
                     Source::in("receiver_ptr", "i64"), Source::integer("n_items")});
     begin_runs(s, part.mul, "receiver_ptr");
-    begin_sums(s, part, &Path::out, config_.out, "sum");
+    begin_conv_sums(s, blocks(part, &Path::out), config_.out, "sum");
     s.line("for (i64 e = first; e < last; ++e) {");
     s.line("const i64 from = sender[e];");
     load_y(s, part.paths);
-    for (const std::size_t b : blocks(part, &Path::in)) load_block(s, "x", "x", config_.in, b, "from");
+    for (const std::size_t b : blocks(part, &Path::in)) load_conv_block(s, "x", "x", config_.in, b, "from");
     for (const Path* path : part.paths) {
       comment(s, *path);
       s.line("{");
       s.line("const real weight = w[e * ", config_.weight_numel(), " + ", path->w, " + u];");
-      for (int i = 0; i <= 2 * path->l1; ++i)
-        s.line("const real t", i, " = weight * ", variable("x", path->in, i), ";");
-      for (const auto& [pair, sum] : factors(s, *path)) {
-        s.line(variable("sum", path->out, pair.second), " += (", sum, ") * t", pair.first, ";");
-      }
+      add_conv_forward(s, *path);
       s.line("}");
     }
     s.line("}");
@@ -258,7 +175,7 @@ class ConvTensorProduct final : public Op {
                     Source::in("receiver", "i32"), Source::in("sender_ptr", "i64"), Source::in("sender_edge", "i64"),
                     Source::integer("n_items"), Source::integer("n_receivers")});
     begin_runs(s, part.mul, "sender_ptr");
-    begin_sums(s, part, &Path::in, config_.in, "sum");
+    begin_conv_sums(s, blocks(part, &Path::in), config_.in, "sum");
     s.line("for (i64 position = first; position < last; ++position) {");
     s.line("const i64 e = sender_edge[position], to = receiver[e];");
     s.line("if (to >= n_receivers) continue;");  // into a ghost: there is no such output
@@ -267,16 +184,8 @@ class ConvTensorProduct final : public Op {
       comment(s, *path);
       s.line("{");
       s.line("const real weight = w[e * ", config_.weight_numel(), " + ", path->w, " + u];");
-      load_block(s, "g", "grad_out", config_.out, path->out, "to");
-      std::vector<std::string> sums(static_cast<std::size_t>(2 * path->l1 + 1));
-      for (const auto& [pair, sum] : factors(s, *path)) {
-        std::string& to = sums[static_cast<std::size_t>(pair.first)];
-        to += (to.empty() ? "(" : " + (") + sum + ") * " + variable("g", path->out, pair.second);
-      }
-      for (int i = 0; i <= 2 * path->l1; ++i) {
-        if (sums[static_cast<std::size_t>(i)].empty()) continue;
-        s.line(variable("sum", path->in, i), " += weight * (", sums[static_cast<std::size_t>(i)], ");");
-      }
+      load_conv_block(s, "g", "grad_out", config_.out, path->out, "to");
+      add_conv_grad_x(s, *path);
       s.line("}");
     }
     s.line("}");
@@ -324,7 +233,7 @@ class ConvTensorProduct final : public Op {
       const auto last = std::find_if(first, all.end(), [&](const Path* path) { return path->mul != mul; });
       const Part part{mul, {first, last}};
       s.line("for (i64 u = lane; u < ", mul, "; u += ", lanes, ") {");
-      for (const std::size_t b : blocks(part, &Path::in)) load_block(s, "x", "x", config_.in, b, "from");
+      for (const std::size_t b : blocks(part, &Path::in)) load_conv_block(s, "x", "x", config_.in, b, "from");
       for (const Path* path : part.paths) grad_edges_of(s, *path, want_y, want_w);
       s.line("}");
       first = last;
@@ -358,26 +267,12 @@ class ConvTensorProduct final : public Op {
     s.line("{");
     const std::string at = "[e * " + number(config_.weight_numel()) + " + " + number(path.w) + " + u]";
     if (want_y) s.line("const real weight = w", at, ";");
-    load_block(s, "g", "grad_out", config_.out, path.out, "to");
-    std::map<std::pair<int, int>, std::string> products;
-    std::map<int, std::string> sums;
-    for (const Entry& entry : path.entries) {
-      std::string& product = products[{entry.i, entry.k}];
-      if (product.empty()) {
-        product = "q" + number(entry.i) + "_" + number(entry.k);
-        s.line("const real ", product, " = ", variable("x", path.in, entry.i), " * ", variable("g", path.out, entry.k),
-               ";");
-      }
-      std::string& sum = sums[entry.j];
-      sum += (sum.empty() ? "" : " + ") + s.real(entry.value) + " * " + product;
+    load_conv_block(s, "g", "grad_out", config_.out, path.out, "to");
+    const std::vector<int> terms = write_conv_terms(s, path);
+    if (want_y) {
+      for (const int j : terms) s.line("sum", path.y + j, " += weight * t", j, ";");
     }
-    std::string weight_gradient;
-    for (const auto& [j, sum] : sums) {
-      s.line("const real t", j, " = ", sum, ";");
-      if (want_y) s.line("sum", path.y + j, " += weight * t", j, ";");
-      weight_gradient += (weight_gradient.empty() ? "t" : " + t") + number(j) + " * y" + number(path.y + j);
-    }
-    if (want_w) s.line("grad_w", at, " = ", weight_gradient, ";");
+    if (want_w) s.line("grad_w", at, " = ", conv_weight_gradient(s, path, terms), ";");
     s.line("}");
   }
 

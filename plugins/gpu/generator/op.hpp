@@ -38,6 +38,28 @@ class Op {
   sdk::Signature signature_;
 };
 
+/// An op that a fused op may contain: its kernels go into a source of which they are one part.
+class PartOp : public Op {
+ public:
+  using Op::Op;
+  Program generate(const Target& target, sdk::DType dtype, std::uint32_t passes) final {
+    Source source(target, dtype);
+    write(source, passes);
+    Program program = source.finish();
+    add_tables(program);
+    return program;
+  }
+  /// Writes the kernels of the passes. @throws Refused if the target cannot run them.
+  virtual void write(Source& s, std::uint32_t passes) = 0;
+  /// Of Role::table; a program has them from one part at most.
+  virtual void add_tables(Program& program) const { static_cast<void>(program); }
+};
+std::unique_ptr<PartOp> spherical_harmonics_part(const sdk::SphericalHarmonicsConfig& config);
+/// Its bessel_weights are constants.
+std::unique_ptr<PartOp> radial_basis_part(const sdk::RadialBasisConfig& config);
+/// Its source has fp_silu(z), with the constant of the activation, and fp_silu_slope(z).
+std::unique_ptr<PartOp> radial_mlp_part(const sdk::RadialMlpConfig& config);
+
 /// One op of the generator: its name, how a configuration is judged, and how its kernels are made.
 struct OpFactory {
   std::string_view id;
@@ -52,6 +74,7 @@ OpFactory radial_mlp();
 OpFactory irreps_linear();
 OpFactory species_linear();
 OpFactory conv_tensor_product();
+OpFactory message_step();
 OpFactory symmetric_contraction();
 OpFactory regroup_channels();
 OpFactory sum();

@@ -71,6 +71,7 @@ Tile choose_tile(const Target& target, std::uint32_t real_bytes, const ProductSh
 }
 
 void write_compensated_add(Source& s) {
+  if (!s.once("fp_add")) return;
   s.line("FP_DEVICE void fp_add(real* sum, real* carry, real value) {");
   s.line("const real corrected = value - *carry;");
   s.line("const real next = *sum + corrected;");

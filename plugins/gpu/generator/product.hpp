@@ -38,7 +38,7 @@ Tile choose_tile(const Target& target, std::uint32_t real_bytes, const ProductSh
 bool fits(const Target& target, std::uint32_t real_bytes, const Tile& tile, std::uint32_t other_bytes);
 
 /// Writes `fp_add(&sum, &carry, value)`: adds with compensation (Kahan), so that the error does not grow with the
-/// number of terms. Once a program.
+/// number of terms. Not again if the program has it.
 void write_compensated_add(Source& s);
 
 /// Writes the parts of a kernel that computes a tile of a product. Sums are kept in two levels, within a step and over

@@ -32,4 +32,19 @@ Buffer Plan::scratch(std::uint64_t bytes) {
   return result;
 }
 
+void Plan::append(const std::function<void(Plan& part)>& plan_part, const std::function<Buffer(const Buffer&)>& place) {
+  Plan part(program_);
+  plan_part(part);
+  const Buffer own = scratch(part.scratch_bytes());
+  for (Launch launch : part.launches()) {
+    for (Argument& argument : launch.arguments) {
+      if (!argument.is_buffer) continue;
+      Buffer target = argument.buffer.role == Role::scratch ? own : place(argument.buffer);
+      target.offset += argument.buffer.offset;
+      argument.buffer = target;
+    }
+    launches_.push_back(std::move(launch));
+  }
+}
+
 }  // namespace fastpath_gpu

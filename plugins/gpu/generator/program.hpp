@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,10 @@ class Plan {
   void launch_items(const std::string& kernel, std::int64_t n, std::vector<Argument> arguments);
   /// Scratch memory for this call, 256-byte aligned.
   Buffer scratch(std::uint64_t bytes);
+  /// Adds the launches of an op that is part of this program. `plan_part` calls its plan(); `place` says what its
+  /// inputs, outputs and so on are here (offset 0 is the first element); its scratch memory is added to that of this
+  /// plan.
+  void append(const std::function<void(Plan& part)>& plan_part, const std::function<Buffer(const Buffer&)>& place);
 
   const std::vector<Launch>& launches() const { return launches_; }
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }

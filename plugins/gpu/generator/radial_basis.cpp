@@ -11,28 +11,28 @@ namespace {
 /// One work-item an edge. In float32 the argument w r of the sine is kept as a sum of two floats, since rounding it
 /// would cost the digits that it has before the point. A distance transform is computed in float64 for both dtypes: the
 /// sine multiplies its error by w.
-class RadialBasis final : public Op {
+class RadialBasis final : public PartOp {
  public:
-  explicit RadialBasis(sdk::RadialBasisConfig config) : Op(config.signature()), config_(std::move(config)) {}
+  /// @param trains  Whether the weights have gradients.
+  explicit RadialBasis(sdk::RadialBasisConfig config, bool trains = true)
+      : PartOp(config.signature()), config_(std::move(config)), trains_(trains) {}
 
-  Program generate(const Target& target, sdk::DType dtype, std::uint32_t passes) override {
-    if (transformed() && !target.fp64) {
+  void write(Source& source, std::uint32_t passes) override {
+    if (transformed() && !source.target().fp64) {
       throw sdk::Refused("radial_basis with a distance transform computes in float64, which the device does not");
     }
-    Source source(target, dtype);
-    wide_ = dtype == sdk::kFloat64 || transformed();
+    wide_ = source.dtype() == sdk::kFloat64 || transformed();
     helpers(source);
     if ((passes & FP_PASS_FORWARD) != 0) forward(source);
     if ((passes & FP_PASS_BACKWARD) != 0) {
       backward(source);
-      grad_weights(source);
+      if (trains_) grad_weights(source);
     }
-    Program program = source.finish();
-    if (transformed()) {
-      program.tables.emplace_back(config_.species_radii.size() * sizeof(double));
-      std::memcpy(program.tables[0].data(), config_.species_radii.data(), program.tables[0].size());
-    }
-    return program;
+  }
+  void add_tables(Program& program) const override {
+    if (!transformed()) return;
+    program.tables.emplace_back(config_.species_radii.size() * sizeof(double));
+    std::memcpy(program.tables[0].data(), config_.species_radii.data(), program.tables[0].size());
   }
 
   void plan(const Call& call, Plan& plan) const override {
@@ -61,6 +61,7 @@ class RadialBasis final : public Op {
           "radial_basis_backward", call.n_edges,
           with({grad_embedding, grad_envelope, std::int64_t{envelope}, Buffer{Role::grad_input, 0}, call.n_edges}));
     }
+    if (!trains_) return;
     const std::int64_t blocks = (call.n_edges + kBlock - 1) / kBlock;
     const Buffer partial =
         plan.scratch(static_cast<std::uint64_t>(std::max<std::int64_t>(blocks * config_.n_basis, 1)) * sizeof(double));
@@ -288,10 +289,15 @@ class RadialBasis final : public Op {
   }
 
   sdk::RadialBasisConfig config_;
+  bool trains_;
   bool wide_ = true;
 };
 
 }  // namespace
+
+std::unique_ptr<PartOp> radial_basis_part(const sdk::RadialBasisConfig& config) {
+  return std::make_unique<RadialBasis>(config, false);
+}
 
 OpFactory radial_basis() {
   using Config = sdk::RadialBasisConfig;

@@ -13,12 +13,12 @@ namespace {
 /// All layers of a tile of rows in one kernel, hidden layers in shared memory; backward computes them again. Where a
 /// tile does not fit, one kernel a layer, through scratch memory. Backward works on so many rows at a time that what it
 /// keeps for the gradients of weights stays small.
-class RadialMlp final : public Op {
+class RadialMlp final : public PartOp {
  public:
-  explicit RadialMlp(const sdk::RadialMlpConfig& config) : Op(config.signature()), config_(config) {}
+  explicit RadialMlp(const sdk::RadialMlpConfig& config) : PartOp(config.signature()), config_(config) {}
 
-  Program generate(const Target& target, sdk::DType dtype, std::uint32_t passes) override {
-    Source source(target, dtype);
+  void write(Source& source, std::uint32_t passes) override {
+    const Target& target = source.target();
     real_bytes_ = source.real_bytes();
     forward_tile_ = fused_tile(target, floats_kept(layers() - 1));
     backward_tile_ = fused_tile(target, total_hidden() + floats_kept(layers() - 2));
@@ -53,7 +53,6 @@ class RadialMlp final : public Op {
       }
       write_sum_of_pieces(source, "radial_mlp_sum_of_pieces");
     }
-    return source.finish();
   }
 
   void plan(const Call& call, Plan& plan) const override {
@@ -462,6 +461,10 @@ class RadialMlp final : public Op {
 };
 
 }  // namespace
+
+std::unique_ptr<PartOp> radial_mlp_part(const sdk::RadialMlpConfig& config) {
+  return std::make_unique<RadialMlp>(config);
+}
 
 OpFactory radial_mlp() {
   using Config = sdk::RadialMlpConfig;

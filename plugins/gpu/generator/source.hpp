@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -47,6 +48,8 @@ class Source {
     (append(text, parts), ...);
     add_line(text);
   }
+  /// Whether this is the first time that it is asked for `name`: for functions that several parts of a program need.
+  bool once(const std::string& name) { return written_.insert(name).second; }
   /// An empty line.
   void gap() { body_ += '\n'; }
 
@@ -96,6 +99,7 @@ class Source {
   sdk::DType dtype_;
   std::string body_;
   int depth_ = 0;
+  std::set<std::string> written_;
   Program program_;
   std::string wrapper_;  // of the kernel that is open, for Language::host
 };

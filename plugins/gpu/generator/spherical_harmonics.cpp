@@ -9,15 +9,14 @@ namespace fastpath_gpu {
 namespace {
 
 /// One work-item an edge. Degree l from degree l - 1 (operators.md 2.2, S1 and S2), written out term by term.
-class SphericalHarmonics final : public Op {
+class SphericalHarmonics final : public PartOp {
  public:
-  explicit SphericalHarmonics(const sdk::SphericalHarmonicsConfig& config) : Op(config.signature()), config_(config) {}
+  explicit SphericalHarmonics(const sdk::SphericalHarmonicsConfig& config)
+      : PartOp(config.signature()), config_(config) {}
 
-  Program generate(const Target& target, sdk::DType dtype, std::uint32_t passes) override {
-    Source source(target, dtype);
-    if ((passes & FP_PASS_FORWARD) != 0) forward(source);
-    if ((passes & FP_PASS_BACKWARD) != 0) backward(source);
-    return source.finish();
+  void write(Source& s, std::uint32_t passes) override {
+    if ((passes & FP_PASS_FORWARD) != 0) forward(s);
+    if ((passes & FP_PASS_BACKWARD) != 0) backward(s);
   }
   void plan(const Call& call, Plan& plan) const override {
     if (call.pass == sdk::Pass::forward) {
@@ -120,6 +119,10 @@ class SphericalHarmonics final : public Op {
 };
 
 }  // namespace
+
+std::unique_ptr<PartOp> spherical_harmonics_part(const sdk::SphericalHarmonicsConfig& config) {
+  return std::make_unique<SphericalHarmonics>(config);
+}
 
 OpFactory spherical_harmonics() {
   using Config = sdk::SphericalHarmonicsConfig;
