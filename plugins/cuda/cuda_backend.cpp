@@ -35,17 +35,6 @@ std::string hexadecimal(const Uuid& uuid) {
   return text;
 }
 
-/// Full precision, said where it is also the default; a*b+c may be contracted. ptxas reports what kernels need.
-std::vector<std::string> options(const gpu::Target& target) {
-  return {"--gpu-architecture=" + target.arch,
-          "--std=c++17",
-          "--fmad=true",
-          "--ftz=false",
-          "--prec-div=true",
-          "--prec-sqrt=true",
-          "--ptxas-options=-v"};
-}
-
 }  // namespace
 
 /// libcuda.so.1.
@@ -131,7 +120,7 @@ class CudaBackend::CudaDriver final : public gpu::Driver {
     return result;
   }
 
-  std::vector<sdk::DeviceDescription> devices() const {
+  std::vector<sdk::DeviceDescription> devices() const override {
     int count = 0;
     check(device_count_(&count), "the number of devices");
     std::vector<sdk::DeviceDescription> result;
@@ -142,7 +131,7 @@ class CudaBackend::CudaDriver final : public gpu::Driver {
     }
     return result;
   }
-  gpu::Target target(int ordinal) const {
+  gpu::Target target(int ordinal) const override {
     const int device = get(ordinal);
     gpu::Target target = gpu::Target::of(gpu::Language::cuda, arch(device));
     target.max_group_size =
@@ -228,46 +217,23 @@ CudaBackend::Libraries CudaBackend::Libraries::usual() {
   return libraries;
 }
 
-std::shared_ptr<CudaBackend::CudaDriver> CudaBackend::driver() {
-  const std::lock_guard lock(mutex_);
-  if (driver_ == nullptr) driver_ = std::make_shared<CudaDriver>(libraries_.driver);
-  return driver_;
+CudaBackend::CudaBackend(Libraries libraries)
+    : DriverBackend("cuda", {"NVRTC", "nvrtc", "CUBIN", "11.2", libraries.compiler}),
+      libraries_(std::move(libraries)) {}
+
+std::shared_ptr<gpu::Driver> CudaBackend::open_driver() const {
+  return std::make_shared<CudaDriver>(libraries_.driver);
 }
 
-const gpu::RuntimeCompiler& CudaBackend::opened_compiler() {
-  const std::lock_guard lock(mutex_);
-  if (!no_compiler_.empty()) throw sdk::Unavailable(no_compiler_);
-  if (!compiler_) {
-    try {
-      compiler_.emplace(gpu::RuntimeCompiler::Vendor{"NVRTC", "nvrtc", "CUBIN", "11.2", libraries_.compiler});
-    } catch (const sdk::Unavailable& error) {
-      no_compiler_ = error.what();
-      throw;
-    }
-  }
-  return *compiler_;
-}
-
-std::string CudaBackend::compiler(const gpu::Target& target) {
-  try {
-    std::string text = opened_compiler().version();
-    for (const std::string& option : options(target)) text += " " + option;
-    return text;
-  } catch (const sdk::Unavailable&) {  // compile() says why
-    return {};
-  }
-}
-
-std::vector<sdk::DeviceDescription> CudaBackend::devices() { return driver()->devices(); }
-
-std::unique_ptr<gpu::BackendDevice> CudaBackend::open(const sdk::DeviceDescription& device) {
-  const std::shared_ptr<CudaDriver> opened = driver();
-  for (const sdk::DeviceDescription& own : opened->devices()) {
-    if (own.same_device(device))
-      return std::make_unique<gpu::DriverDevice>(opened, *this, own.index, "cuda:" + std::to_string(own.index),
-                                                 opened->target(own.index));
-  }
-  throw sdk::InvalidArgument("device cuda:" + std::to_string(device.index) + " is not one that the driver shows");
+// Full precision, said where it is also the default; a*b+c may be contracted. ptxas reports what kernels need.
+std::vector<std::string> CudaBackend::options(const gpu::Target& target) const {
+  return {"--gpu-architecture=" + target.arch,
+          "--std=c++17",
+          "--fmad=true",
+          "--ftz=false",
+          "--prec-div=true",
+          "--prec-sqrt=true",
+          "--ptxas-options=-v"};
 }
 
 gpu::Binary CudaBackend::compile(const gpu::Program& program, const gpu::Target& target) {

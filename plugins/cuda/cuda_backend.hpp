@@ -1,14 +1,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/backend.hpp"
-#include "runtime/driver.hpp"
-#include "runtime/runtime_compiler.hpp"
+#include "runtime/driver_backend.hpp"
 
 namespace fastpath_cuda {
 
@@ -16,31 +12,24 @@ namespace sdk = fastpath::sdk;
 namespace gpu = fastpath_gpu;
 
 /// NVIDIA: the driver's library and NVRTC, both opened when they are first needed.
-class CudaBackend final : public gpu::Backend {
+class CudaBackend final : public gpu::DriverBackend {
  public:
   /// Names or paths of the libraries, in the order in which they are tried.
   struct Libraries {
     std::vector<std::string> driver, compiler;
     static Libraries usual();
   };
-  explicit CudaBackend(Libraries libraries = Libraries::usual()) : libraries_(std::move(libraries)) {}
+  explicit CudaBackend(Libraries libraries = Libraries::usual());
 
   gpu::Language language() const override { return gpu::Language::cuda; }
-  std::vector<sdk::DeviceDescription> devices() override;
-  std::unique_ptr<gpu::BackendDevice> open(const sdk::DeviceDescription& device) override;
-  std::string compiler(const gpu::Target& target) override;
   gpu::Binary compile(const gpu::Program& program, const gpu::Target& target) override;
 
  private:
   class CudaDriver;
-  std::shared_ptr<CudaDriver> driver();
-  const gpu::RuntimeCompiler& opened_compiler();
+  std::shared_ptr<gpu::Driver> open_driver() const override;
+  std::vector<std::string> options(const gpu::Target& target) const override;
 
-  Libraries libraries_;
-  std::mutex mutex_;
-  std::shared_ptr<CudaDriver> driver_;  // once it could be opened
-  std::optional<gpu::RuntimeCompiler> compiler_;
-  std::string no_compiler_;  // why it could not be opened
+  const Libraries libraries_;
 };
 
 /// Registers, shared memory and spills of each kernel, from what ptxas reports; the size of the code from the cubin.

@@ -73,11 +73,6 @@ void refuse_unknown_arch(const gpu::RuntimeCompiler& compiler, const std::string
                      "', only " + known);
 }
 
-/// Full precision: the compiler's default, as far as hipRTC has options for it at all. a*b+c may be contracted.
-std::vector<std::string> options(const gpu::Target& target) {
-  return {"--gpu-architecture=" + target.arch, "-O3", "-std=c++17", "-fno-fast-math", "-ffp-contract=fast"};
-}
-
 }  // namespace
 
 /// libamdhip64.so.
@@ -165,7 +160,7 @@ class HipBackend::HipDriver final : public gpu::Driver {
     return result;
   }
 
-  std::vector<sdk::DeviceDescription> devices() const {
+  std::vector<sdk::DeviceDescription> devices() const override {
     int count = 0;
     const int error = device_count_(&count);
     if (error != gpu::kDriverNoDevice) check(error, "the number of devices");
@@ -178,7 +173,7 @@ class HipBackend::HipDriver final : public gpu::Driver {
     }
     return result;
   }
-  gpu::Target target(int ordinal) const {
+  gpu::Target target(int ordinal) const override {
     gpu::Target target = gpu::Target::of(gpu::Language::hip, arch(ordinal));
     target.max_group_size =
         std::min(target.max_group_size, static_cast<std::uint32_t>(attribute(ordinal, kMaxThreadsPerBlock)));
@@ -267,53 +262,23 @@ HipBackend::Libraries HipBackend::Libraries::usual() {
   return libraries;
 }
 
-std::shared_ptr<HipBackend::HipDriver> HipBackend::driver() {
-  const std::lock_guard lock(mutex_);
-  if (driver_ != nullptr) return driver_;
+HipBackend::HipBackend(Libraries libraries)
+    : DriverBackend("hip", {"hipRTC", "hiprtc", "Code", kOldest, libraries.compiler}),
+      libraries_(std::move(libraries)) {}
+
+std::shared_ptr<gpu::Driver> HipBackend::open_driver() const {
   const std::vector<std::string>& nodes = libraries_.device_nodes;
   const bool there = std::any_of(nodes.begin(), nodes.end(),
                                  [](const std::string& node) { return ::access(node.c_str(), F_OK) == 0; });
   if (!nodes.empty() && !there) {
     throw sdk::Unavailable("no AMD driver: " + nodes.front() + ", which the kernel module amdgpu makes, is not there");
   }
-  driver_ = std::make_shared<HipDriver>(libraries_.runtime);
-  return driver_;
+  return std::make_shared<HipDriver>(libraries_.runtime);
 }
 
-const gpu::RuntimeCompiler& HipBackend::opened_compiler() {
-  const std::lock_guard lock(mutex_);
-  if (!no_compiler_.empty()) throw sdk::Unavailable(no_compiler_);
-  if (!compiler_) {
-    try {
-      compiler_.emplace(gpu::RuntimeCompiler::Vendor{"hipRTC", "hiprtc", "Code", kOldest, libraries_.compiler});
-    } catch (const sdk::Unavailable& error) {
-      no_compiler_ = error.what();
-      throw;
-    }
-  }
-  return *compiler_;
-}
-
-std::string HipBackend::compiler(const gpu::Target& target) {
-  try {
-    std::string text = opened_compiler().version();
-    for (const std::string& option : options(target)) text += " " + option;
-    return text;
-  } catch (const sdk::Unavailable&) {  // compile() says why
-    return {};
-  }
-}
-
-std::vector<sdk::DeviceDescription> HipBackend::devices() { return driver()->devices(); }
-
-std::unique_ptr<gpu::BackendDevice> HipBackend::open(const sdk::DeviceDescription& device) {
-  const std::shared_ptr<HipDriver> opened = driver();
-  for (const sdk::DeviceDescription& own : opened->devices()) {
-    if (own.same_device(device))
-      return std::make_unique<gpu::DriverDevice>(opened, *this, own.index, "hip:" + std::to_string(own.index),
-                                                 opened->target(own.index));
-  }
-  throw sdk::InvalidArgument("device hip:" + std::to_string(device.index) + " is not one that the runtime shows");
+// Full precision: the compiler's default, as far as hipRTC has options for it at all. a*b+c may be contracted.
+std::vector<std::string> HipBackend::options(const gpu::Target& target) const {
+  return {"--gpu-architecture=" + target.arch, "-O3", "-std=c++17", "-fno-fast-math", "-ffp-contract=fast"};
 }
 
 gpu::Binary HipBackend::compile(const gpu::Program& program, const gpu::Target& target) {

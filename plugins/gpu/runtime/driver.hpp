@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "backend.hpp"
 
@@ -91,6 +92,10 @@ class Driver {
   virtual std::string error_text(int error) const = 0;
   /// "driver for CUDA 12.4": what code must not be newer than.
   virtual std::string version_text() const = 0;
+  /// The devices, without a context on any. @throws sdk::Unavailable if there is none, or it does not answer.
+  virtual std::vector<sdk::DeviceDescription> devices() const = 0;
+  /// What code for a device may assume. Same errors.
+  virtual Target target(int ordinal) const = 0;
   /// Work-items that one launch may have; 0: as many as groups of any size make.
   virtual std::int64_t max_items() const noexcept { return 0; }
 
