@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "command_line.hpp"
 #include "exit_code.hpp"
@@ -133,6 +134,11 @@ int verify_plugin(const CommandLine& line) {
   options.large = line.get<bool>("large");
   options.timeout = static_cast<double>(line.number("timeout"));
   if (options.timeout < 1) line.fail("--timeout: 0 seconds is no time, expected at least 1");
+  const std::uint64_t jobs =
+      line.given("jobs") ? line.number("jobs") : std::max(1u, std::thread::hardware_concurrency());
+  constexpr std::uint64_t kMostJobs = 1024;
+  if (jobs < 1 || jobs > kMostJobs) line.fail(fmt::format("--jobs: {}, expected 1 to {}", jobs, kMostJobs));
+  options.jobs = static_cast<int>(jobs);
   options.only = line.list("only");
   for (const char* option :
        {"structure", "device", "dtype", "use-fast", "threads", "head", "enable", "disable", "plugin-path"}) {
@@ -210,7 +216,7 @@ std::string ran(const ModelVerification& result) {
 
 int verify_loaded_model(const CommandLine& line) {
   if (!line.list("plugin").empty()) line.fail("a plugin and --model: one of them at a time");
-  for (const char* option : {"only", "large", "against", "list-checks"}) {
+  for (const char* option : {"only", "large", "against", "list-checks", "jobs"}) {
     if (line.given(option) && !line.defaulted(option)) {
       line.fail(fmt::format("--{} is for a plugin, not for --model", option));
     }
@@ -300,7 +306,9 @@ int run_verify(const Arguments& arguments) {
   line.add()("seed", po::value<std::string>()->value_name("N")->default_value("1"),
              "of random configurations and values; the same seed repeats a failure");
   line.add()("timeout", po::value<std::string>()->value_name("SECONDS")->default_value("120"),
-             "with a plugin: what one check may take");
+             "with a plugin: what one step of a check may take");
+  line.add()("jobs", po::value<std::string>()->value_name("N"),
+             "with a plugin: checks that run side by side; default: one a hardware thread");
   line.add()("quick", po::bool_switch(), "fewer configurations, a shorter trajectory");
   line.add()("large", po::bool_switch(), "with a plugin: also what needs 12 GiB of memory");
   line.add()("against", po::value<std::string>()->value_name("FILE"),

@@ -11,7 +11,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <stdexcept>
+#include <thread>
 
 #include "trial.hpp"
 
@@ -98,6 +101,7 @@ pid_t spawn(std::vector<std::string> command, Pipe& report, Pipe& output) {
   return child;
 }
 
+/// @param timeout  Seconds in which it must report something, or end.
 Ended run_process(const std::vector<std::string>& command, double timeout) {
   Pipe report, output;
   // Descriptor 3 might be one of the pipes' own, and would then be closed on exec.
@@ -112,15 +116,18 @@ Ended run_process(const std::vector<std::string>& command, double timeout) {
   report.close_write();
   output.close_write();
   Ended result;
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
+  const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
+  auto deadline = Clock::now() + limit;
   bool report_open = true, output_open = true;
   for (;;) {
     // Its descriptors may live on in what it started, so its end is asked for too.
     const pid_t ended = ::waitpid(child, &result.status, WNOHANG);
+    const std::size_t before = result.report.size();
     if (report_open) report_open = drain(report.read, result.report, kMostReport);
     if (output_open) output_open = drain(output.read, result.output, kMostOutput);
     if (ended == child) break;
+    // A check of many steps may take long, as where a device's compiler is slow; what hangs takes no further step.
+    if (result.report.size() > before) deadline = Clock::now() + limit;
     if (Clock::now() > deadline) {
       result.timed_out = true;
       ::kill(-child, SIGKILL);
@@ -222,29 +229,63 @@ std::vector<CheckInfo> chosen_checks(const Options& options) {
 
 std::vector<Result> run_all(const Options& options, const WorkerCommand& worker,
                             const std::function<void(const Result&)>& on_result) {
-  std::vector<Result> results;
+  const std::vector<CheckInfo> chosen = chosen_checks(options);
   const auto& list = check_list();
   // What hangs mostly hangs everywhere, and each time has to be waited for.
   constexpr int kMostTimeouts = 2;
+  std::vector<Result> results(chosen.size());
+  std::mutex mutex;  // of everything below, and of on_result
+  std::size_t next = 0;
   int timeouts = 0;
-  for (const CheckInfo& info : chosen_checks(options)) {
-    const auto check = std::find_if(list.begin(), list.end(), [&](const Check& c) { return c.info.name == info.name; });
-    std::vector<std::string> command = worker;
-    command.push_back(info.name);
-    if (timeouts >= kMostTimeouts) {
-      results.push_back(
-          {info.name, info.obligation, info.statement, Verdict::skipped, {}, "two checks before it did not return"});
-      if (on_result) on_result(results.back());
-      continue;
+  std::exception_ptr failure;
+  const auto take_turns = [&] {
+    std::unique_lock lock(mutex);
+    while (next < chosen.size() && failure == nullptr) {
+      const std::size_t at = next++;
+      const CheckInfo& info = chosen[at];
+      Result result{info.name, info.obligation, info.statement};
+      if (timeouts >= kMostTimeouts) {
+        result.verdict = Verdict::skipped;
+        result.note = "two checks before it did not return";
+      } else {
+        lock.unlock();
+        std::exception_ptr thrown;
+        try {
+          const auto check =
+              std::find_if(list.begin(), list.end(), [&](const Check& c) { return c.info.name == info.name; });
+          std::vector<std::string> command = worker;
+          command.push_back(info.name);
+          const auto start = Clock::now();
+          const Ended ended = run_process(command, options.timeout);
+          result = judge(*check, ended, options.timeout);
+          result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+          lock.lock();
+          timeouts += ended.timed_out ? 1 : 0;
+        } catch (...) {
+          thrown = std::current_exception();
+        }
+        if (thrown != nullptr) {
+          if (!lock.owns_lock()) lock.lock();
+          if (failure == nullptr) failure = thrown;
+          return;
+        }
+      }
+      results[at] = std::move(result);
+      if (on_result && failure == nullptr) {
+        try {
+          on_result(results[at]);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      }
     }
-    const auto start = Clock::now();
-    const Ended ended = run_process(command, options.timeout);
-    timeouts += ended.timed_out ? 1 : 0;
-    Result result = judge(*check, ended, options.timeout);
-    result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (on_result) on_result(result);
-    results.push_back(std::move(result));
-  }
+  };
+  const std::size_t jobs = std::min<std::size_t>(std::max(1, options.jobs), chosen.size());
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < jobs; ++i) others.emplace_back(take_turns);
+  take_turns();
+  for (std::thread& thread : others) thread.join();
+  if (failure != nullptr) std::rethrow_exception(failure);
   return results;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <thread>
 
 #include "fastpath/conformance/conformance.hpp"
 
@@ -18,7 +19,8 @@ Checks that a plugin keeps its contract (plugin-contract.md), each check in a pr
   --only GLOB        only checks whose name or obligation matches; may be repeated
   --list             print name, obligation and statement of every check
   --seed N           of everything that is drawn, 0 to 2^64 - 1; repeats a failure
-  --timeout SECONDS  of one check
+  --timeout SECONDS  that one step of a check may take
+  --jobs N           checks side by side; default: one a hardware thread
   --quick            fewer cases
   --large            with the check that needs 12 GiB of memory
   --against FILE     an earlier version of the plugin: results that differ need another numerics_version
@@ -49,12 +51,13 @@ std::string own_path() {
 
 int main(int argc, char** argv) {
   Options options;
+  options.jobs = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   std::string worker;
   bool list = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool takes =
-        word == "--only" || word == "--seed" || word == "--timeout" || word == "--worker" || word == "--against";
+    const bool takes = word == "--only" || word == "--seed" || word == "--timeout" || word == "--jobs" ||
+                       word == "--worker" || word == "--against";
     const std::string value = takes && i + 1 < argc ? argv[i + 1] : "";
     if (takes && ++i >= argc) return misused(word + " needs a value");
     if (word == "--help" || word == "-h") {
@@ -67,6 +70,10 @@ int main(int argc, char** argv) {
     } else if (word == "--timeout") {
       if (!read_number(value, options.timeout) || !(options.timeout > 0)) {
         return misused("--timeout: '" + value + "' is not a number of seconds above 0");
+      }
+    } else if (word == "--jobs") {
+      if (!read_number(value, options.jobs) || options.jobs < 1) {
+        return misused("--jobs: '" + value + "' is not a number of checks above 0");
       }
     } else if (word == "--worker") {
       worker = value;

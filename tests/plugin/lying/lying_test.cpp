@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <ostream>
 #include <set>
 #include <string>
@@ -224,6 +226,41 @@ TEST(ConformanceKit, FindsResultsThatChangedWhereTheNumericsVersionDidNot) {
   EXPECT_EQ(changed.failures[0].obligation, "P-52");
   EXPECT_EQ(check("a_little_off").verdict, kit::Verdict::passed);
   EXPECT_EQ(check("device_honest").verdict, kit::Verdict::skipped);  // another plugin
+}
+
+/// Results of two checks whose workers are this text of a shell, with the name of the check as $0.
+std::vector<kit::Result> run_shell(const std::string& text, double timeout, int jobs) {
+  kit::Options options = options_for("honest", {"file.object", "file.quiet"});
+  options.timeout = timeout;
+  options.jobs = jobs;
+  return kit::run_all(options, {"/bin/sh", "-c", text});
+}
+
+TEST(ConformanceKit, WaitsForAsLongAsACheckTakesSteps) {
+  constexpr const char* kSteps =
+      "for step in 1 2 3 4; do printf 'S\\t%s\\n' $step >&3; sleep 1; done; printf 'D\\n' >&3";
+  for (const kit::Result& result : run_shell(kSteps, 3, 2)) {
+    EXPECT_EQ(result.verdict, kit::Verdict::passed) << result.failures.at(0).found;
+  }
+  const std::vector<kit::Result> hanging = run_shell("printf 'S\\tfirst\\n' >&3; sleep 1000", 1, 2);
+  ASSERT_EQ(hanging.size(), 2u);
+  EXPECT_EQ(hanging[0].failures.at(0).found, "did not return within 1 s");
+  EXPECT_EQ(hanging[0].failures.at(0).step, "first");
+}
+
+TEST(ConformanceKit, RunsChecksSideBySideAndKeepsTheirOrder) {
+  std::string directory = ::testing::TempDir() + "side_by_side_XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  // Each waits until both have come.
+  const std::vector<kit::Result> results =
+      run_shell("cd " + directory + "; : > $0; until [ -e file.object -a -e file.quiet ]; do sleep 0.01; done; " +
+                    "printf 'D\\n' >&3",
+                60, 2);
+  std::filesystem::remove_all(directory);
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].check, "file.object");
+  EXPECT_EQ(results[1].check, "file.quiet");
+  for (const kit::Result& result : results) EXPECT_EQ(result.verdict, kit::Verdict::passed) << result.note;
 }
 
 TEST(ConformanceKit, NamesEveryCheckOnceAndAnObligation) {

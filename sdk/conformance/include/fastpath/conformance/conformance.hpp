@@ -19,7 +19,8 @@ struct Options {
   bool quick = false;                  ///< Fewer configurations.
   bool large = false;                  ///< Also what needs many GiB of memory.
   std::string against = {};            ///< Path of an earlier version of the plugin; empty: there is none.
-  double timeout = 120;                ///< Seconds that one check may take.
+  double timeout = 120;                ///< Seconds that one step of a check may take: what hangs takes no further step.
+  int jobs = 1;                        ///< Checks that run side by side.
   std::vector<std::string> only = {};  ///< Globs of check names; empty: all.
 };
 
@@ -65,8 +66,9 @@ std::vector<CheckInfo> chosen_checks(const Options& options);
 /// How to start the program that calls run_worker(): its path and arguments, to which the name of a check is added.
 using WorkerCommand = std::vector<std::string>;
 
-/// Runs the chosen checks, one after the other, each in a process of its own.
-/// @param on_result  Called after each; may be empty.
+/// Runs the chosen checks, each in a process of its own, `options.jobs` of them at a time. Results are in the order of
+/// the checks.
+/// @param on_result  Called after each, in the order in which they end, never twice at a time; may be empty.
 /// @throws std::runtime_error if a process cannot be started at all.
 std::vector<Result> run_all(const Options& options, const WorkerCommand& worker,
                             const std::function<void(const Result&)>& on_result = {});
