@@ -63,13 +63,14 @@ struct Ended {
   int status = 0;
 };
 
-/// Reads what there is now; false at the end.
-bool drain(int descriptor, std::string& into, std::size_t most) {
+/// Reads what there is now, and says that there was something; false at the end.
+bool drain(int descriptor, std::string& into, std::size_t most, bool& any) {
   std::array<char, 65536> buffer{};
   for (;;) {
     const ssize_t n = ::read(descriptor, buffer.data(), buffer.size());
     if (n == 0) return false;
     if (n < 0) return errno == EAGAIN || errno == EINTR;
+    any = true;
     const std::size_t room = into.size() < most ? most - into.size() : 0;
     into.append(buffer.data(), std::min(room, static_cast<std::size_t>(n)));
   }
@@ -122,17 +123,17 @@ Ended run_process(const std::vector<std::string>& command, double timeout) {
   for (;;) {
     // Its descriptors may live on in what it started, so its end is asked for too.
     const pid_t ended = ::waitpid(child, &result.status, WNOHANG);
-    const std::size_t before = result.report.size();
-    if (report_open) report_open = drain(report.read, result.report, kMostReport);
-    if (output_open) output_open = drain(output.read, result.output, kMostOutput);
+    bool reported = false, printed = false;
+    if (report_open) report_open = drain(report.read, result.report, kMostReport, reported);
+    if (output_open) output_open = drain(output.read, result.output, kMostOutput, printed);
     if (ended == child) break;
     // A check of many steps may take long, as where a device's compiler is slow; what hangs takes no further step.
-    if (result.report.size() > before) deadline = Clock::now() + limit;
+    if (reported) deadline = Clock::now() + limit;
     if (Clock::now() > deadline) {
       result.timed_out = true;
       ::kill(-child, SIGKILL);
       ::waitpid(child, &result.status, 0);
-      drain(report.read, result.report, kMostReport);
+      drain(report.read, result.report, kMostReport, reported);
       break;
     }
     std::array<pollfd, 2> ends{pollfd{report_open ? report.read : -1, POLLIN, 0},
