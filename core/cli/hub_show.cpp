@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "command_line.hpp"
 #include "fastpath/error.hpp"
@@ -25,8 +24,9 @@ std::string read_readme(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return {};
   std::ifstream in(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  text.resize(std::min(text.size(), kMost));
+  std::string text(kMost, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
   return text;
 }
 

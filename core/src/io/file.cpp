@@ -122,6 +122,15 @@ std::string read_text(const std::filesystem::path& path) {
   return result;
 }
 
+std::filesystem::file_type type_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::status_known(status)) {
+    throw Error(ErrorCode::io, fmt::format("{}: cannot be examined: {}", path.string(), error.message()));
+  }
+  return status.type();
+}
+
 std::string read_small_file(const std::filesystem::path& path, std::size_t most) {
   const Descriptor file(path, kRegularOnly);
   (void)regular_status_of(file.get(), path);

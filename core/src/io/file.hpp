@@ -27,6 +27,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+/// What a path names; "there is nothing" is an answer. @throws Error(io) if the system does not say, naming the path.
+std::filesystem::file_type type_of(const std::filesystem::path& path);
+
 /// Everything a file, pipe or device gives until its end. A device may have none: what is longer than a quarter of this
 /// machine's memory is refused, because what is made of a text takes a few times its size.
 /// @throws Error(not_found), Error(io) or Error(out_of_memory), naming the path.

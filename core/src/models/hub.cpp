@@ -31,16 +31,6 @@ constexpr const char* kReadme = "README.md";
 constexpr std::array kNeeded{"config.json", "model.safetensors"};
 constexpr std::size_t kLargestSums = std::size_t{1} << 20;
 
-/// What a path names; "there is nothing" is an answer. @throws Error(io) if the system does not say.
-fs::file_type type_of(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::status_known(status)) {
-    throw Error(ErrorCode::io, fmt::format("{}: cannot be examined: {}", path.string(), error.message()));
-  }
-  return status.type();
-}
-
 bool is_name(const std::string& name) {
   const auto good = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
@@ -120,17 +110,17 @@ HubModel examine(const fs::path& directory, bool checksums) {
   if (is_leftover(model.name)) return broken("left by a command that was interrupted; it may be removed by hand");
   std::vector<std::string> missing;
   for (const char* name : kNeeded) {
-    if (type_of(directory / name) == fs::file_type::not_found) missing.emplace_back(name);
+    if (io::type_of(directory / name) == fs::file_type::not_found) missing.emplace_back(name);
   }
   std::map<std::string, std::string> sums;
-  const bool listed = type_of(directory / kSums) != fs::file_type::not_found;
+  const bool listed = io::type_of(directory / kSums) != fs::file_type::not_found;
   if (listed) {
     std::string problem;
     sums = read_sums(directory / kSums, problem);
     if (!problem.empty()) return broken(std::move(problem));
     for (const auto& [name, sum] : sums) {
       const bool counted = std::find(missing.begin(), missing.end(), name) != missing.end();
-      if (!counted && type_of(directory / name) == fs::file_type::not_found) missing.push_back(name);
+      if (!counted && io::type_of(directory / name) == fs::file_type::not_found) missing.push_back(name);
     }
   }
   if (!missing.empty()) return broken(fmt::format("{} missing: copied in part", fmt::join(missing, ", ")));
@@ -225,7 +215,7 @@ std::vector<HubModel> hub_models(bool checksums) {
   std::vector<HubModel> result;
   std::set<std::string> seen;
   for (const fs::path& hub : hub_directories()) {
-    if (type_of(hub) != fs::file_type::directory) continue;
+    if (io::type_of(hub) != fs::file_type::directory) continue;
     std::vector<fs::path> folders;
     std::error_code error;
     for (fs::directory_iterator entry(hub, error), end; !error && entry != end; entry.increment(error)) {
@@ -257,7 +247,7 @@ HubModel find_hub_model(const std::string& name, bool checksums) {
   const std::vector<fs::path> hubs = hub_directories();
   const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
   for (const fs::path& hub : hubs) {
-    if (plain && type_of(hub / name) == fs::file_type::directory) return examine(hub / name, checksums);
+    if (plain && io::type_of(hub / name) == fs::file_type::directory) return examine(hub / name, checksums);
   }
   throw Error(ErrorCode::not_found,
               fmt::format("model '{}': {}", name,
@@ -280,7 +270,7 @@ HubModel add_to_hub(const fs::path& folder, const std::string& name, const fs::p
     }
     into = hubs.front();
   }
-  if (type_of(folder) != fs::file_type::directory) {
+  if (io::type_of(folder) != fs::file_type::directory) {
     throw Error(ErrorCode::not_found, fmt::format("{}: there is no such model folder", folder.string()));
   }
   // An absolute path is no name of a hub. A folder with checksums must have them right, wherever it is.
@@ -301,7 +291,7 @@ HubModel add_to_hub(const fs::path& folder, const std::string& name, const fs::p
     std::string sums;
     for (const char* file : kNeeded)
       sums += fmt::format("{}  {}\n", copy_and_sum(source / file, temporary / file), file);
-    if (type_of(source / kReadme) == fs::file_type::regular) {
+    if (io::type_of(source / kReadme) == fs::file_type::regular) {
       (void)copy_and_sum(source / kReadme, temporary / kReadme);
     } else {
       write_file(temporary / kReadme, readme(*model, name));
@@ -333,7 +323,7 @@ HubModel remove_from_hub(const std::string& name) {
     }
     std::set<std::string> own{kNeeded.begin(), kNeeded.end()};
     own.insert({kSums, kReadme});
-    if (type_of(directory / kSums) == fs::file_type::regular) {
+    if (io::type_of(directory / kSums) == fs::file_type::regular) {
       std::string ignored;
       for (const auto& [file, sum] : read_sums(directory / kSums, ignored)) own.insert(file);
     }

@@ -25,19 +25,9 @@ namespace fs = std::filesystem;
 constexpr std::size_t kLargestConfig = std::size_t{16} << 20;
 constexpr std::size_t kMostNames = 20;  // that one message lists
 
-/// What a path names; "there is nothing" is an answer. @throws Error(io) if the system does not say.
-fs::file_type type_of(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::status_known(status)) {
-    throw Error(ErrorCode::io, fmt::format("{}: cannot be examined: {}", path.string(), error.message()));
-  }
-  return status.type();
-}
-
 /// The folder that a path or a hub name means.
 fs::path find_model(const fs::path& name) {
-  if (type_of(name) == fs::file_type::directory) return name;
+  if (io::type_of(name) == fs::file_type::directory) return name;
   const bool plain = name.has_filename() && !name.has_parent_path() && name != "." && name != "..";
   if (!plain) throw Error(ErrorCode::not_found, fmt::format("model '{}': no such folder", name.string()));
   try {
@@ -199,7 +189,7 @@ std::shared_ptr<Model> Model::load(const fs::path& name) {
   const fs::path directory = find_model(name);
   const fs::path config_path = directory / "config.json", tensor_path = directory / "model.safetensors";
   for (const fs::path& path : {config_path, tensor_path}) {
-    if (type_of(path) == fs::file_type::not_found) {
+    if (io::type_of(path) == fs::file_type::not_found) {
       throw Error(ErrorCode::not_found,
                   fmt::format("model folder {} has no {}", directory.string(), path.filename().string()));
     }

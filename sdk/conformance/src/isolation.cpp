@@ -214,6 +214,20 @@ Result judge(const Check& check, const Ended& ended, double timeout) {
   return result;
 }
 
+/// One check in a process of its own.
+Result run_check(const CheckInfo& info, const Options& options, const WorkerCommand& worker, bool& timed_out) {
+  const auto& list = check_list();
+  const auto check = std::find_if(list.begin(), list.end(), [&](const Check& c) { return c.info.name == info.name; });
+  std::vector<std::string> command = worker;
+  command.push_back(info.name);
+  const auto start = Clock::now();
+  const Ended ended = run_process(command, options.timeout);
+  timed_out = ended.timed_out;
+  Result result = judge(*check, ended, options.timeout);
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
 }  // namespace
 
 std::vector<CheckInfo> chosen_checks(const Options& options) {
@@ -231,7 +245,6 @@ std::vector<CheckInfo> chosen_checks(const Options& options) {
 std::vector<Result> run_all(const Options& options, const WorkerCommand& worker,
                             const std::function<void(const Result&)>& on_result) {
   const std::vector<CheckInfo> chosen = chosen_checks(options);
-  const auto& list = check_list();
   // What hangs mostly hangs everywhere, and each time has to be waited for.
   constexpr int kMostTimeouts = 2;
   std::vector<Result> results(chosen.size());
@@ -244,48 +257,31 @@ std::vector<Result> run_all(const Options& options, const WorkerCommand& worker,
     while (next < chosen.size() && failure == nullptr) {
       const std::size_t at = next++;
       const CheckInfo& info = chosen[at];
-      Result result{info.name, info.obligation, info.statement};
-      if (timeouts >= kMostTimeouts) {
-        result.verdict = Verdict::skipped;
-        result.note = "two checks before it did not return";
-      } else {
-        lock.unlock();
-        std::exception_ptr thrown;
-        try {
-          const auto check =
-              std::find_if(list.begin(), list.end(), [&](const Check& c) { return c.info.name == info.name; });
-          std::vector<std::string> command = worker;
-          command.push_back(info.name);
-          const auto start = Clock::now();
-          const Ended ended = run_process(command, options.timeout);
-          result = judge(*check, ended, options.timeout);
-          result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      try {
+        if (timeouts >= kMostTimeouts) {
+          results[at] = {
+              info.name, info.obligation, info.statement, Verdict::skipped, {}, "two checks before it did not return"};
+        } else {
+          lock.unlock();
+          bool timed_out = false;
+          Result result = run_check(info, options, worker, timed_out);
           lock.lock();
-          timeouts += ended.timed_out ? 1 : 0;
-        } catch (...) {
-          thrown = std::current_exception();
+          timeouts += timed_out ? 1 : 0;
+          results[at] = std::move(result);
         }
-        if (thrown != nullptr) {
-          if (!lock.owns_lock()) lock.lock();
-          if (failure == nullptr) failure = thrown;
-          return;
-        }
-      }
-      results[at] = std::move(result);
-      if (on_result && failure == nullptr) {
-        try {
-          on_result(results[at]);
-        } catch (...) {
-          failure = std::current_exception();
-        }
+        if (on_result && failure == nullptr) on_result(results[at]);
+      } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+        if (failure == nullptr) failure = std::current_exception();
       }
     }
   };
-  const std::size_t jobs = std::min<std::size_t>(std::max(1, options.jobs), chosen.size());
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < jobs; ++i) others.emplace_back(take_turns);
-  take_turns();
-  for (std::thread& thread : others) thread.join();
+  {
+    const std::size_t jobs = std::min<std::size_t>(std::max(1, options.jobs), chosen.size());
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < jobs; ++i) others.emplace_back(take_turns);
+    take_turns();
+  }
   if (failure != nullptr) std::rethrow_exception(failure);
   return results;
 }
