@@ -797,6 +797,62 @@ TEST(Graph, KeepsHostEdgesBeyondAnyCutoff) {
   EXPECT_EQ(Graph::from_edges(host.edges).n_edges(), 2);
 }
 
+TEST(JoinedGraph, HoldsEveryGraphBehindTheOneBefore) {
+  const Structure crystal = system_b();
+  Structure molecule = system_b();
+  molecule.pbc = {};
+  molecule.cell = {};
+  const std::vector<Structure> structures{crystal, Structure(), molecule, crystal};
+  std::vector<Graph> graphs;
+  for (const Structure& structure : structures) graphs.push_back(Graph::from_structure(structure, 4));
+  const Graph joined = Graph::join(graphs);
+  expect_consistent(joined);
+  ASSERT_EQ(joined.n_graphs(), 4);
+  EXPECT_THAT(joined.graph_ptr().span<std::int64_t>(), testing::ElementsAre(0, 2, 2, 4, 6));
+  EXPECT_EQ(joined.n_local(), joined.n_nodes());
+  EXPECT_FALSE(joined.volume().has_value());
+  std::vector<Edge> edges;
+  std::int32_t node = 0;
+  std::size_t at = 0;
+  for (std::size_t g = 0; g < graphs.size(); ++g) {
+    EXPECT_EQ(joined.volume(static_cast<std::int64_t>(g)), graphs[g].volume());
+    for (auto [r, s, vector] : edges_of(graphs[g])) edges.emplace_back(r + node, s + node, vector);
+    for (const std::int64_t position : graphs[g].input_position().span<std::int64_t>()) {
+      EXPECT_EQ(joined.input_position().span<std::int64_t>()[at++], position);
+    }
+    node += static_cast<std::int32_t>(graphs[g].n_nodes());
+  }
+  EXPECT_EQ(edges_of(joined), edges);
+  EXPECT_EQ(joined.n_edges(), static_cast<std::int64_t>(edges.size()));
+}
+
+TEST(JoinedGraph, OfJoinedGraphsIsThatOfTheirParts) {
+  const Graph a = Graph::from_structure(system_b(), 4), b = Graph::from_structure(system_b(), 3);
+  const std::vector<Graph> flat{a, b, a};
+  const std::vector<Graph> inner{a, b};
+  const std::vector<Graph> nested{Graph::join(inner), a};
+  const Graph want = Graph::join(flat), got = Graph::join(nested);
+  EXPECT_EQ(edges_of(got), edges_of(want));
+  EXPECT_EQ(got.n_graphs(), 3);
+  EXPECT_THAT(got.graph_ptr().span<std::int64_t>(), testing::ElementsAreArray(want.graph_ptr().span<std::int64_t>()));
+  EXPECT_EQ(got.volume(1), b.volume());
+  const std::vector<Graph> one{a};
+  EXPECT_EQ(Graph::join(one).volume(), a.volume());
+  const Graph none = Graph::join({});
+  EXPECT_EQ(none.n_graphs(), 0);
+  EXPECT_EQ(none.n_nodes(), 0);
+  expect_consistent(none);
+}
+
+TEST(JoinedGraph, RefusesGhostsNamingTheGraph) {
+  Host host(2, {{0, 0, 0}, {1, 0, 0}});
+  host.edges.sender = indices<std::int64_t>({1});
+  host.edges.receiver = indices<std::int64_t>({0});
+  host.edges.n_local = 1;
+  const std::vector<Graph> graphs{Graph::from_structure(system_b(), 4), Graph::from_edges(host.edges)};
+  expect_error([&] { (void)Graph::join(graphs); }, ErrorCode::invalid_argument, {"graph 1 of 2", "1 ghosts"});
+}
+
 TEST(Graph, DoesNotKeepTheHostsMemory) {
   Host host(2, {{0, 0, 0}, {1, 0, 0}});
   host.edges.sender = indices<std::int32_t>({0, 1});

@@ -43,6 +43,12 @@ class FASTPATH_EXPORT Graph {
   ///   below kMinDistance or not finite, wrong dtype or shape.
   static Graph from_edges(const HostEdges& edges);
 
+  /// Graphs side by side in one, without edges between them, to be evaluated in one go: nodes and edges one graph after
+  /// the other. Graphs may be empty, without edges, or joined ones themselves.
+  /// @throws Error(invalid_argument) naming the graph if one has ghosts, or for more than 2^31 - 1 nodes in all;
+  ///   Error(out_of_memory).
+  static Graph join(std::span<const Graph> graphs);
+
   std::int64_t n_nodes() const noexcept { return n_nodes_; }  ///< With ghosts.
   std::int64_t n_local() const noexcept { return n_local_; }  ///< Without ghosts: nodes 0..n_local-1.
   std::int64_t n_edges() const noexcept { return n_edges_; }
@@ -57,10 +63,17 @@ class FASTPATH_EXPORT Graph {
   /// ascending.
   const Tensor& sender_ptr() const noexcept { return sender_ptr_; }
   const Tensor& sender_edge() const noexcept { return sender_edge_; }
-  /// [n_edges] int64: position in the caller's list of edge e; for from_structure the identity.
+  /// [n_edges] int64: position in the caller's list of edge e; for from_structure the identity; for join what it was in
+  /// the edge's own graph.
   const Tensor& input_position() const noexcept { return input_position_; }
-  /// Volume in cubic angstrom if the structure is periodic in all three directions (or a host gave a cell).
-  std::optional<double> volume() const noexcept { return volume_; }
+  std::int64_t n_graphs() const noexcept { return static_cast<std::int64_t>(volumes_.size()); }  ///< 1 unless joined.
+  /// [n_graphs + 1] int64: nodes graph_ptr[g] .. graph_ptr[g+1]-1 are those of graph g.
+  const Tensor& graph_ptr() const noexcept { return graph_ptr_; }
+  /// Volume in cubic angstrom if the structure is periodic in all three directions (or a host gave a cell). Of joined
+  /// graphs each has its own, and all together have none.
+  std::optional<double> volume() const noexcept { return n_graphs() == 1 ? volumes_.front() : std::nullopt; }
+  /// The volume of one graph, 0 <= graph < n_graphs.
+  std::optional<double> volume(std::int64_t graph) const { return volumes_.at(static_cast<std::size_t>(graph)); }
   /// Edge vectors [n_edges, 3] float64: positions[receiver] - positions[sender] + shift.
   Tensor edge_vectors() const;
 
@@ -75,8 +88,8 @@ class FASTPATH_EXPORT Graph {
   std::int64_t n_local_ = 0;
   std::int64_t n_edges_ = 0;
   Tensor atomic_numbers_, positions_, sender_, receiver_, shift_, receiver_ptr_, sender_ptr_, sender_edge_,
-      input_position_;
-  std::optional<double> volume_;
+      input_position_, graph_ptr_;
+  std::vector<std::optional<double>> volumes_;  // of every graph
 };
 
 /// Direction of a ghost exchange: features from owners to their ghosts, or gradients from ghosts back to their owners.

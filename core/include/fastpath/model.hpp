@@ -18,6 +18,17 @@
 
 namespace fastpath {
 
+/// Weights of a sum of energies, forces and stresses, of which a training step wants the gradient by every parameter:
+///   L = sum_g energies[g] E_g + sum_n forces[n] . F_n + sum_g stresses[g] : sigma_g,
+/// the weights being constants. For a loss that is any function of energies, forces and stresses they are its
+/// derivatives by these. An undefined tensor means zero.
+struct GradientWeights {
+  Tensor energies;  ///< [n_graphs] float64, per eV.
+  Tensor forces;    ///< [n_nodes, 3] float64, per eV/angstrom.
+  Tensor stresses;  ///< [n_graphs, 3, 3] float64, per eV/angstrom^3; zero for graphs without a volume.
+  bool defined() const noexcept { return energies.defined() || forces.defined() || stresses.defined(); }
+};
+
 struct EvaluateOptions {
   Device device = Device::cpu();
   DType dtype = DType::float64;     ///< Of the evaluation; parameters are converted once.
@@ -28,11 +39,15 @@ struct EvaluateOptions {
       false;         ///< A capable module that would run, or runs, its reference is an error. Also FASTPATH_STRICT=1.
   int threads = 0;   ///< 0: as the context says.
   std::string head;  ///< Empty: the frame's `head=`, else the first.
+  std::vector<std::string> heads;    ///< Of every graph of joined ones, in place of `head`; an empty name: the first.
   ExchangeCallback exchange;         ///< Exact message passing under domain decomposition; see ExchangeCallback.
   bool parameter_gradients = false;  ///< dE/dp of every parameter.
   /// [n_nodes, 3] float64, angstrom: also derive every result along this displacement of the positions (Hessian-vector
   /// products, force matching). Undefined: do not.
   Tensor direction;
+  /// Also the gradient by every parameter of a weighted sum of the results, EvaluationResult::weighted_gradients. Not
+  /// together with `direction`, nor under an exchange.
+  GradientWeights weights;
   std::uint64_t memory_limit = 0;  ///< Bytes; 0: the memory of the machine. A run that cannot fit is refused early.
   Context* context = nullptr;      ///< Null: Context::process().
 };
@@ -44,11 +59,18 @@ struct EvaluationResult {
                   ///< asked for.
   std::optional<std::array<std::array<double, 3>, 3>>
       stress;                                     ///< eV/angstrom^3; positive where the energy rises under expansion.
-  std::array<std::array<double, 3>, 3> virial{};  ///< eV
+  std::array<std::array<double, 3>, 3> virial{};  ///< eV, of all edges.
+  /// Of every graph of joined ones, which have no stress together: energies [n_graphs] float64, eV, whose sum `energy`
+  /// is; virials [n_graphs, 3, 3] float64, eV; stresses [n_graphs, 3, 3] float64, eV/angstrom^3, zero for graphs
+  /// without a volume. Virials and stresses are undefined where `virial` and `stress` were not asked for.
+  Tensor graph_energies, graph_virials, graph_stresses;
   Tensor edge_forces;                     ///< [n_edges, 3] float64: +dE/d(edge vector) in the graph's edge order.
   StateDict parameter_gradients;          ///< eV per unit of each parameter.
   Tensor forces_tangent;                  ///< [n_nodes, 3]: minus the Hessian times `direction`.
   StateDict parameter_gradients_tangent;  ///< Derivative of parameter_gradients along `direction`.
+  /// Of the weighted sum, per unit of each parameter: all parameters in definition order, float64 whatever the dtype of
+  /// the evaluation.
+  StateDict weighted_gradients;
   std::int64_t n_edges = 0;
   std::int64_t n_atoms = 0;
   Selection selection;
@@ -102,6 +124,15 @@ class FASTPATH_EXPORT Model : public Module {
   ///   finite.
   EvaluationResult evaluate(const Structure& structure, const EvaluateOptions& options = {});
   EvaluationResult evaluate(const Graph& graph, const EvaluateOptions& options = {});
+
+  /// The gradient by every parameter, in definition order and float64, of a weighted sum of the energies, forces and
+  /// stresses of a graph, joined or not. One pass forward and one back: with a weight of forces or stresses both carry
+  /// derivatives along the direction in which these weights move the edges, so that modules run on kernels that have
+  /// the tangent passes and on the reference elsewhere (reason `pass`); with weights of energies alone they do not.
+  /// @throws Error(invalid_argument) naming the weight: wrong shape or dtype, none at all, a stress of a graph without
+  /// a
+  ///   volume; Error(numerics) naming the parameter if a gradient is not finite; otherwise as evaluate().
+  StateDict weighted_gradients(const Graph& graph, const GradientWeights& weights, const EvaluateOptions& options = {});
 
   /// The selection an evaluation of this size would make; also written into the modules.
   Selection explain(ProblemSize size, const EvaluateOptions& options = {});

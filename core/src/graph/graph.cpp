@@ -118,11 +118,13 @@ struct GraphBuilder {
     result.positions_ = Tensor::empty({n_nodes, 3}, DType::float64);
     std::copy_n(atomic_numbers, n_nodes, result.atomic_numbers_.data<std::int32_t>());
     std::copy_n(positions, 3 * n_nodes, result.positions_.data<double>());
+    result.graph_ptr_ = Tensor::from<std::int64_t>({2}, {0, n_nodes});
+    result.volumes_.resize(1);
     return result;
   }
 
   static void set_local(Graph& result, std::int64_t n_local) { result.n_local_ = n_local; }
-  static void set_volume(Graph& result, double volume) { result.volume_ = volume; }
+  static void set_volume(Graph& result, double volume) { result.volumes_.front() = volume; }
 
   /// Sorts edges into canonical order. `position[e]` is the caller's number of edge e; empty means that there is no
   /// caller's list, and the sorted one numbers itself.
@@ -169,7 +171,61 @@ struct GraphBuilder {
     set_senders(result);
   }
 
+  static Graph join(std::span<const Graph> graphs) {
+    Graph result;
+    std::int64_t n_joined = 0;
+    for (std::size_t g = 0; g < graphs.size(); ++g) {
+      const Graph& graph = graphs[g];
+      if (graph.n_local_ != graph.n_nodes_) {
+        refuse(fmt::format("graph {} of {} has {} ghosts, expected none in graphs to be joined", g, graphs.size(),
+                           graph.n_nodes_ - graph.n_local_));
+      }
+      result.n_nodes_ += graph.n_nodes_;
+      result.n_edges_ += graph.n_edges_;
+      n_joined += graph.n_graphs();
+    }
+    check_node_count(result.n_nodes_);
+    result.n_local_ = result.n_nodes_;
+    result.atomic_numbers_ = Tensor::empty({result.n_nodes_}, DType::int32);
+    result.positions_ = Tensor::empty({result.n_nodes_, 3}, DType::float64);
+    result.sender_ = Tensor::empty({result.n_edges_}, DType::int32);
+    result.receiver_ = Tensor::empty({result.n_edges_}, DType::int32);
+    result.shift_ = Tensor::empty({result.n_edges_, 3}, DType::float64);
+    result.input_position_ = Tensor::empty({result.n_edges_}, DType::int64);
+    result.receiver_ptr_ = Tensor::zeros({result.n_nodes_ + 1}, DType::int64);
+    result.sender_ptr_ = Tensor::zeros({result.n_nodes_ + 1}, DType::int64);
+    result.sender_edge_ = Tensor::empty({result.n_edges_}, DType::int64);
+    result.graph_ptr_ = Tensor::zeros({n_joined + 1}, DType::int64);
+    std::int64_t node = 0, edge = 0, count = 0;
+    for (const Graph& graph : graphs) {
+      // Canonical order is by receiver, so one graph's edges after the other's are in canonical order already.
+      append(graph.atomic_numbers_.span<std::int32_t>(), result.atomic_numbers_, node, 0);
+      append(graph.positions_.span<double>(), result.positions_, 3 * node, 0);
+      append(graph.sender_.span<std::int32_t>(), result.sender_, edge, node);
+      append(graph.receiver_.span<std::int32_t>(), result.receiver_, edge, node);
+      append(graph.shift_.span<double>(), result.shift_, 3 * edge, 0);
+      append(graph.input_position_.span<std::int64_t>(), result.input_position_, edge, 0);
+      append(graph.receiver_ptr_.span<std::int64_t>().subspan(1), result.receiver_ptr_, node + 1, edge);
+      append(graph.sender_ptr_.span<std::int64_t>().subspan(1), result.sender_ptr_, node + 1, edge);
+      append(graph.sender_edge_.span<std::int64_t>(), result.sender_edge_, edge, edge);
+      append(graph.graph_ptr_.span<std::int64_t>().subspan(1), result.graph_ptr_, count + 1, node);
+      result.volumes_.insert(result.volumes_.end(), graph.volumes_.begin(), graph.volumes_.end());
+      node += graph.n_nodes_;
+      edge += graph.n_edges_;
+      count += graph.n_graphs();
+    }
+    return result;
+  }
+
  private:
+  /// Writes values + offset into elements start, start + 1, ... of a tensor.
+  template <class T>
+  static void append(std::span<T> values, const Tensor& to, std::int64_t start, std::int64_t offset) {
+    const std::span<T> out = to.span<T>().subspan(static_cast<std::size_t>(start), values.size());
+    std::transform(values.begin(), values.end(), out.begin(),
+                   [offset](T value) { return static_cast<T>(value + static_cast<T>(offset)); });
+  }
+
   static void set_senders(Graph& result) {
     result.sender_ptr_ = Tensor::zeros({result.n_nodes_ + 1}, DType::int64);
     result.sender_edge_ = Tensor::empty({result.n_edges_}, DType::int64);
@@ -283,6 +339,10 @@ Graph Graph::from_edges(const HostEdges& host) {
     GraphBuilder::set_edges(result, edges, position);
     return result;
   });
+}
+
+Graph Graph::join(std::span<const Graph> graphs) {
+  return with_memory_errors([&] { return GraphBuilder::join(graphs); });
 }
 
 Tensor Graph::edge_vectors() const {

@@ -239,7 +239,10 @@ void Executor::set_input(SlotId slot, const Tensor& value, const Tensor& tangent
   if (tangent.defined()) buffer(slot, kTangent) = {tangent, {}, true, false, false};
 }
 
-void Executor::seed(SlotId slot, const Tensor& gradient) { buffer(slot, kGrad) = {gradient, {}, true, false, false}; }
+void Executor::seed(SlotId slot, const Tensor& gradient, const Tensor& tangent) {
+  buffer(slot, kGrad) = {gradient, {}, true, false, false};
+  if (tangent.defined()) buffer(slot, kGradTangent) = {tangent, {}, true, false, false};
+}
 
 Tensor Executor::host(SlotId slot, Plane plane) {
   return buffer(slot, plane).defined() ? read(slot, plane, nullptr) : Tensor();

@@ -68,8 +68,8 @@ class Executor {
   void forward();
   /// Does the steps that forward() has left, those that nothing waits for but the result.
   void finish_forward();
-  /// The gradient of the result with respect to an output slot (a constant: it has no tangent).
-  void seed(SlotId slot, const Tensor& gradient);
+  /// The gradient of the result with respect to an output slot; `tangent` undefined means zero.
+  void seed(SlotId slot, const Tensor& gradient, const Tensor& tangent = {});
   void backward();
 
   /// Host tensors, after forward() and finish_forward(), or backward(). Undefined where nothing was computed.

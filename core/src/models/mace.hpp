@@ -12,6 +12,15 @@
 
 namespace fastpath::models {
 
+/// True if an evaluation carries derivatives along a direction. Weights of energies alone need none, unless results
+/// without these weights are asked for too.
+bool carries_tangents(const EvaluateOptions& options);
+/// True if an evaluation has a way back.
+bool goes_back(const EvaluateOptions& options);
+
+/// "atom 3", and of which graph if there are several.
+std::string name_of_node(const Graph& graph, std::int64_t node);
+
 /// Elements of all coupling tensors U of a new model, as a double because it may be beyond any integer.
 double basis_size(const MaceConfig& config);
 
@@ -52,6 +61,8 @@ class MaceModel : public Model {
   /// Everything after the selection, into `result`. @throws KernelGaveWay.
   void compute(const Graph& graph, const EvaluateOptions& options, Context& context, EvaluationResult& result);
   std::int32_t head_index(const std::string& name) const;
+  /// Of every graph.
+  std::vector<std::int32_t> heads_of(const Graph& graph, const EvaluateOptions& options) const;
   Tensor species_of(const Graph& graph) const;
 
   MaceConfig config_;

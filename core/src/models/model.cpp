@@ -159,15 +159,48 @@ std::string head_name(const Values& values) {
   throw Error(ErrorCode::invalid_argument, "head= of the structure is not one name");
 }
 
-void require_finite(const Tensor& tensor, const char* what) {
+/// @param tensor  Undefined, or a row for each node of the graph, or for the first ones.
+void require_finite(const Tensor& tensor, const char* what, const Graph& graph) {
   if (!tensor.defined()) return;
   const auto values = tensor.span<double>();
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) {
-      throw Error(ErrorCode::numerics,
-                  fmt::format("{} of atom {} is not finite ({})", what,
-                              tensor.rank() > 1 ? i / static_cast<std::size_t>(tensor.size(1)) : i, values[i]));
-    }
+    if (std::isfinite(values[i])) continue;
+    const auto node = static_cast<std::int64_t>(tensor.rank() > 1 ? i / static_cast<std::size_t>(tensor.size(1)) : i);
+    throw Error(ErrorCode::numerics,
+                fmt::format("{} of {} is not finite ({})", what, models::name_of_node(graph, node), values[i]));
+  }
+}
+
+void check_weight(const Tensor& weight, const char* name, const Shape& shape) {
+  if (!weight.defined()) return;
+  if (weight.shape() != shape || weight.dtype() != DType::float64 || !weight.device().is_cpu()) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("weights of {} are {} {} on {}, expected float64 {} on cpu",
+                                                         name, to_string(weight.dtype()), to_string(weight.shape()),
+                                                         to_string(weight.device()), to_string(shape)));
+  }
+}
+
+/// Whatever is wrong with the weights of a gradient.
+void check_weights(const GradientWeights& weights, const Graph& graph, const EvaluateOptions& options) {
+  if (options.direction.defined()) {
+    throw Error(ErrorCode::invalid_argument, "both a direction and weights of a gradient are given, expected one");
+  }
+  if (options.exchange) {
+    throw Error(ErrorCode::unsupported, "gradients of weighted sums are not available under a ghost exchange");
+  }
+  const std::int64_t n_graphs = graph.n_graphs();
+  check_weight(weights.energies, "energies", {n_graphs});
+  check_weight(weights.forces, "forces", {graph.n_nodes(), 3});
+  check_weight(weights.stresses, "stresses", {n_graphs, 3, 3});
+  if (!weights.stresses.defined()) return;
+  const Tensor packed = weights.stresses.contiguous();
+  const auto values = packed.span<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == 0 || graph.volume(static_cast<std::int64_t>(i / 9))) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a stress of graph {} has weight {}, but it is not periodic in all three directions: "
+                            "expected 0",
+                            i / 9, values[i]));
   }
 }
 
@@ -320,8 +353,9 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
     }
     context.impl().remember(options.device);
   }
-  const bool backward = options.forces || options.stress || options.parameter_gradients;
-  const Passes passes = options.direction.defined() ? kPassesTraining : backward ? kPassesForces : kPassesEnergy;
+  const Passes passes = models::carries_tangents(options) ? kPassesTraining
+                        : models::goes_back(options)      ? kPassesForces
+                                                          : kPassesEnergy;
   const std::vector<NamedFastModule>& modules = fast_list();
   Selection selection;
   if (options.device.is_cpu()) {
@@ -383,13 +417,27 @@ void Model::require_memory(ProblemSize size, const EvaluateOptions& options) con
 EvaluationResult Model::evaluate(const Graph& graph, const EvaluateOptions& options) {
   EvaluateOptions used = options;
   used.require_fast = options.require_fast || strict_environment();
+  if (options.weights.defined()) check_weights(options.weights, graph, options);
   EvaluationResult result = run(graph, used);
   if (!std::isfinite(result.energy)) {
-    require_finite(result.node_energies, "energy");
+    require_finite(result.node_energies, "energy", graph);
     throw Error(ErrorCode::numerics, "the sum of the node energies is not finite");
   }
-  require_finite(result.forces, "force");
+  require_finite(result.forces, "force", graph);
+  for (const auto& [name, tensor] : result.weighted_gradients) {
+    if (all_finite<double>(tensor)) continue;
+    throw Error(ErrorCode::numerics, fmt::format("the gradient of the weighted sum by {} is not finite", name));
+  }
   return result;
+}
+
+StateDict Model::weighted_gradients(const Graph& graph, const GradientWeights& weights,
+                                    const EvaluateOptions& options) {
+  if (!weights.defined()) throw Error(ErrorCode::invalid_argument, "no weights of a gradient are given");
+  EvaluateOptions used = options;
+  used.weights = weights;
+  used.forces = used.stress = used.parameter_gradients = false;
+  return evaluate(graph, used).weighted_gradients;
 }
 
 EvaluationResult Model::evaluate(const Structure& structure, const EvaluateOptions& options) {
