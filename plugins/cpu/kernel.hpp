@@ -123,7 +123,17 @@ struct Op {
   void (*check)(const sdk::Attributes& config, sdk::KernelAnswer& answer);
   std::unique_ptr<sdk::Kernel> (*create)(const sdk::Attributes& config, sdk::DType dtype);
   std::uint32_t passes = kAllPasses;  ///< FP_PASS_* bits that its kernel computes.
+  /// KernelAnswer::prior_edges in float32 and in float64, in passes without tangents.
+  std::int64_t prior_float32 = -1, prior_float64 = -1;
 };
+
+/// An op that was measured: from how many edges on its kernel is faster than the reference.
+inline Op faster_from(std::int64_t float32, std::int64_t float64, Op op) {
+  op.prior_float32 = float32;
+  op.prior_float64 = float64;
+  return op;
+}
+inline Op faster_from(std::int64_t edges, Op op) { return faster_from(edges, edges, op); }
 
 /// The kernel K<float> or K<double> of a configuration of class Config.
 template <template <class> class K, class Config>

@@ -6,13 +6,16 @@
 namespace cpu_simd {
 namespace {
 
+using fastpath_cpu::faster_from;
+
 class CpuSimd final : public fastpath_cpu::CpuPlugin {
  public:
   CpuSimd()
-      : CpuPlugin(
-            {spherical_harmonics(), radial_basis(), conv_tensor_product(), message_step(), radial_mlp(),
-             irreps_linear(), species_linear(), symmetric_contraction(), regroup_channels(), sum(), scaled_silu()},
-            100) {}
+      : CpuPlugin({faster_from(56, spherical_harmonics()), faster_from(20, radial_basis()),
+                   faster_from(0, conv_tensor_product()), faster_from(0, message_step()), faster_from(0, radial_mlp()),
+                   faster_from(0, irreps_linear()), faster_from(0, species_linear()),
+                   faster_from(0, symmetric_contraction()), regroup_channels(), sum(), scaled_silu()},
+                  100) {}
 
   /// Each instruction set rounds in its own way.
   std::uint32_t numerics_version() const override {

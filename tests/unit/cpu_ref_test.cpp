@@ -591,7 +591,21 @@ TEST(CpuRefQuery, SaysYesWithItsPromises) {
   EXPECT_EQ(answer.c.tolerance, 0.0);
   EXPECT_EQ(answer.c.min_edges, 0);
   EXPECT_EQ(answer.c.max_edges, 0);
-  EXPECT_LT(answer.c.prior_edges, 0);
+}
+
+TEST(CpuRefQuery, TellsFromHowManyEdgesOnItWasMeasuredToBeFaster) {
+  const auto prior = [](const char* op, const sdk::Attributes& config, sdk::DType dtype, std::uint32_t passes) {
+    const fake::Query query{.op = op, .config = config, .dtype = dtype, .passes = passes};
+    const fake::Answer answer = fake::ask(plugin(), query);
+    EXPECT_EQ(answer.c.verdict, FP_ANSWER_YES);
+    return answer.c.prior_edges;
+  };
+  const std::uint32_t forces = FP_PASS_FORWARD | FP_PASS_BACKWARD;
+  const sdk::Attributes mlp = sdk::RadialMlpConfig{{8, 16, 16}, {0.3, 0.2}}.attributes();
+  EXPECT_EQ(prior("radial_mlp", mlp, sdk::kFloat32, forces), 0);
+  EXPECT_EQ(prior("radial_mlp", mlp, sdk::kFloat64, FP_PASS_FORWARD), 0);
+  EXPECT_LT(prior("radial_mlp", mlp, sdk::kFloat64, forces | FP_PASS_FORWARD_TANGENT), 0);
+  EXPECT_LT(prior("spherical_harmonics", sdk::SphericalHarmonicsConfig{3}.attributes(), sdk::kFloat64, forces), 0);
 }
 
 TEST(CpuRefQuery, NamesEveryBlocker) {
