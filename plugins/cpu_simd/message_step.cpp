@@ -2,131 +2,21 @@
 #include <array>
 #include <type_traits>
 
-#include "cpu/radial.hpp"
 #include "harmonics.hpp"
 #include "ops.hpp"
-#include "product.hpp"
+#include "pairs.hpp"
 #include "schedule.hpp"
+#include "step.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_simd/message_step.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which sets what they are compiled for.
 #include "gemm-inl.hpp"
-#include "harmonics-inl.hpp"
 #include "hwy/highway.h"
 #include "product-inl.hpp"
 #include "silu-inl.hpp"
-#include "sinc-inl.hpp"
-
-#ifndef FASTPATH_CPU_SIMD_MESSAGE_STEP
-#define FASTPATH_CPU_SIMD_MESSAGE_STEP
-namespace cpu_simd {
-
-using fastpath_cpu::EdgeRadii;
-
-/// A message step and its weights in the order in which products read them.
-template <class T>
-struct StepPlan {
-  Product<T> product;
-  sdk::RadialBasisConfig radial;
-  int l_max;
-  std::vector<std::int64_t> widths;  ///< Of the inputs of the layers, then of the output.
-  std::vector<double> scales;
-  T constant;  ///< Of the activation.
-  std::vector<double> frequencies;
-  /// Per layer, for forward [in, out] and for backward [out, in]. The last layer is cut by paths.
-  std::vector<AlignedArray<T>> forward, backward;
-  std::vector<std::int64_t> last_forward, last_backward;  ///< Where a path's part of the last layer starts.
-
-  explicit StepPlan(const sdk::MessageStepConfig& config)
-      : product(config.conv),
-        radial(config.radial),
-        l_max(config.harmonics.l_max),
-        widths(config.mlp.widths),
-        scales(config.mlp.scales),
-        constant(static_cast<T>(config.mlp.activation_constant)),
-        forward(scales.size()),
-        backward(scales.size()) {
-    std::int64_t at = 0, back = 0;
-    for (const ProductPath<T>& path : product.paths) {
-      last_forward.push_back(at);
-      last_backward.push_back(back);
-      at += inputs() * path.padded;
-      back += path.mul * stride(layers() - 1);
-    }
-    forward.back().resize(at);
-    backward.back().resize(back);
-    for (std::size_t i = 0; i + 1 < layers(); ++i) {
-      forward[i].resize(widths[i] * stride(i + 1));
-      backward[i].resize(widths[i + 1] * stride(i));
-    }
-  }
-  std::size_t layers() const { return scales.size(); }
-  /// Inputs of the last layer.
-  std::int64_t inputs() const { return widths[layers() - 1]; }
-  /// Elements from edge to edge in the input of a layer.
-  std::int64_t stride(std::size_t layer) const { return padded<T>(widths[layer]); }
-  /// Elements of all weights.
-  std::int64_t weight_numel() const {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < layers(); ++i) sum += widths[i] * widths[i + 1];
-    return sum;
-  }
-};
-
-template <class T>
-struct StepCall : ProductCall<T> {
-  const T *vectors = nullptr, *lengths = nullptr;
-  EdgeRadii radii;
-  T *grad_vectors = nullptr, *grad_lengths = nullptr;  ///< Null where not wanted.
-  double* partials = nullptr;  ///< [stripes][weight_numel()]: gradients of the weights but for their scale; or null.
-};
-
-template <class T>
-struct StepBuffers : ProductBuffers<T> {
-  T* vectors;                                                    ///< [3 * kTile]
-  double *length, *argument, *argument_slope, *cut, *cut_slope;  ///< [kTile]
-  double *basis, *basis_slope;                                   ///< [n_basis][kTile], without envelope
-  std::vector<T*> h, slope;  ///< Per layer: its input [kTile][stride], and the slope of the activation that made it.
-  T* last;                   ///< Input of the last layer, times the envelope where the weights have it.
-  T *grad, *next;            ///< [kTile][widest stride]
-  T* product_of_weights;     ///< What one product adds to the gradient of weights.
-
-  StepBuffers(const StepPlan<T>& plan, sdk::Scratch& scratch, bool backward)
-      : ProductBuffers<T>(plan.product, scratch, backward) {
-    constexpr std::int64_t kSpare = 16;  // read beyond the end by products of a^T
-    vectors = scratch.take<T>(3 * kTile);
-    for (double** array : {&length, &argument, &argument_slope, &cut, &cut_slope}) *array = scratch.take<double>(kTile);
-    basis = scratch.take<double>(plan.widths[0] * kTile);
-    basis_slope = scratch.take<double>(backward ? plan.widths[0] * kTile : 0);
-    std::int64_t widest = 0, largest = 0;
-    for (std::size_t i = 0; i < plan.layers(); ++i) {
-      h.push_back(scratch.take<T>(kTile * plan.stride(i) + kSpare));
-      slope.push_back(i > 0 && backward ? scratch.take<T>(kTile * plan.stride(i)) : nullptr);
-      widest = std::max(widest, plan.stride(i));
-      const std::int64_t out = i + 1 < plan.layers() ? plan.stride(i + 1) : plan.product.widest;
-      largest = std::max(largest, (plan.widths[i] + kSpare) * out);
-    }
-    const bool cuts = !plan.radial.apply_cutoff;
-    last = cuts ? scratch.take<T>(kTile * plan.stride(plan.layers() - 1) + kSpare) : h.back();
-    grad = scratch.take<T>(backward ? kTile * widest : 0);
-    next = scratch.take<T>(backward ? kTile * widest : 0);
-    product_of_weights = scratch.take<T>(backward ? largest : 0);
-  }
-};
-
-template <class T>
-using StepTake = void(StepPlan<T>& plan, const T* const* weights);
-template <class T>
-using StepForward = void(const StepPlan<T>& plan, const StepCall<T>& call, StepBuffers<T>& buffers, std::int64_t first,
-                         std::int64_t last);
-template <class T>
-using StepBackward = void(const StepPlan<T>& plan, const StepCall<T>& call, StepBuffers<T>& buffers, const Tile& tile,
-                          T* to_senders, std::int64_t stripe);
-
-}  // namespace cpu_simd
-#endif
+#include "step-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace cpu_simd {
@@ -163,85 +53,21 @@ struct FromGeometry {
     const T* const vectors = call.vectors + 3 * tile.first;
     std::copy_n(vectors, 3 * tile.n, b.vectors);
     std::fill(b.vectors + 3 * tile.n, b.vectors + 3 * kTile, T(1));
-    harmonics(d, b);
+    TileHarmonics<T>{plan.l_max, plan.product.edge_dim}.values(d, b.vectors, b.y);
     radial(tile, b);
     net(d, tile, b);
   }
 
-  template <class D>
-  HWY_INLINE void harmonics(D d, StepBuffers<T>& b) const {
-    constexpr std::int64_t kLanes = hn::MaxLanes(D());
-    for (std::int64_t e = 0; e < kTile; e += kLanes) {
-      hn::Vec<D> x, y, z;
-      hn::LoadInterleaved3(d, b.vectors + 3 * e, x, y, z);
-      switch (plan.l_max) {
-        case 0:
-          hn::StoreU(hn::Set(d, T(1)), d, b.y + e);
-          break;
-        case 1:
-          harmonics_of<1>(d, x, y, z, b.y + e);
-          break;
-        case 2:
-          harmonics_of<2>(d, x, y, z, b.y + e);
-          break;
-        case 3:
-          harmonics_of<3>(d, x, y, z, b.y + e);
-          break;
-        case 4:
-          harmonics_of<4>(d, x, y, z, b.y + e);
-          break;
-        default:
-          harmonics_of<-1>(d, x, y, z, b.y + e);
-      }
-    }
-  }
-  static constexpr int components(int l_max) {
-    return l_max < 0 ? (harmonics::kMaxDegree + 1) * (harmonics::kMaxDegree + 1) : (l_max + 1) * (l_max + 1);
-  }
-  template <int kLMax, class D, class V>
-  HWY_INLINE void harmonics_of(D d, V x, V y, V z, T* to) const {
-    V p[components(kLMax)];
-    const auto u = directions(d, x, y, z);
-    if (kLMax >= 0 && HWY_LIKELY(u.all_unit)) {
-      unit_harmonics<HWY_MAX(kLMax, 0)>(d, u.x, u.y, u.z, p);
-    } else {
-      solid_harmonics(d, plan.l_max, u.x, u.y, u.z, hn::MulAdd(u.x, u.x, hn::MulAdd(u.y, u.y, hn::Mul(u.z, u.z))), p);
-    }
-    const std::int64_t dim = plan.product.edge_dim;
-    for (std::int64_t j = 0; j < dim; ++j) hn::StoreU(p[j], d, to + j * kTile);
-  }
-
   HWY_INLINE void radial(const Tile& tile, StepBuffers<T>& b) const {
-    const sdk::RadialBasisConfig& config = plan.radial;
-    for (std::int64_t e = 0; e < kTile; ++e) {
-      const bool there = e < tile.n;
-      const double r = there ? static_cast<double>(call.lengths[tile.first + e]) : config.r_max;
-      const auto cut = fastpath_cpu::envelope(r, config.r_max, config.p);
-      const auto x = there ? fastpath_cpu::radial_argument(config, r, call.radii, tile.first + e)
-                           : fastpath_cpu::ValueAndSlope{1.0, 0.0};
-      b.length[e] = r;
-      b.cut[e] = cut.value;
-      b.cut_slope[e] = cut.slope;
-      b.argument[e] = x.value;
-      b.argument_slope[e] = x.slope;
-    }
-    const hn::ScalableTag<double> d;
-    constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<double>());
+    tile_basis(plan, call, b, tile.n, kTile, backward, [&](std::int64_t i) { return tile.first + i; });
     const std::int64_t n_basis = plan.widths[0], stride = plan.stride(0);
-    for (std::int64_t n = 0; n < n_basis; ++n) {
-      const double w = plan.frequencies[static_cast<std::size_t>(n)];
-      const auto factor = hn::Set(d, config.prefactor * w), factor_slope = hn::Set(d, config.prefactor * w * w);
-      for (std::int64_t e = 0; e < kTile; e += kLanes) {
-        auto value = hn::Zero(d), slope = hn::Zero(d);
-        sinc(d, hn::Mul(hn::Set(d, w), hn::LoadU(d, b.argument + e)), backward, value, slope);
-        hn::StoreU(hn::Mul(factor, value), d, b.basis + n * kTile + e);
-        if (backward) hn::StoreU(hn::Mul(factor_slope, slope), d, b.basis_slope + n * kTile + e);
+    for (std::int64_t e = 0; e < kTile; ++e) {
+      T* const h = b.h[0] + e * stride;
+      for (std::int64_t n = 0; n < n_basis; ++n) {
+        h[n] = static_cast<T>(b.basis[n * kTile + e] * (plan.radial.apply_cutoff ? b.cut[e] : 1.0));
       }
-      for (std::int64_t e = 0; e < kTile; ++e) {
-        b.h[0][e * stride + n] = static_cast<T>(b.basis[n * kTile + e] * (config.apply_cutoff ? b.cut[e] : 1.0));
-      }
+      std::fill(h + n_basis, h + stride, T(0));
     }
-    for (std::int64_t e = 0; e < kTile; ++e) std::fill(b.h[0] + e * stride + n_basis, b.h[0] + (e + 1) * stride, T(0));
   }
 
   template <class D>
@@ -340,7 +166,9 @@ struct FromGeometry {
       std::swap(grad, next);
     }
     if (call.grad_lengths != nullptr) grad_lengths(tile, b, grad, grad_cut);
-    if (call.grad_vectors != nullptr) grad_vectors(d, tile, b);
+    if (call.grad_vectors == nullptr) return;
+    TileHarmonics<T>{plan.l_max, plan.product.edge_dim}.gradients(d, tile.n, b.vectors, b.grad_y);
+    std::copy_n(b.vectors, 3 * tile.n, call.grad_vectors + 3 * tile.first);
   }
 
   void grad_lengths(const Tile& tile, const StepBuffers<T>& b, const T* grad,
@@ -356,49 +184,6 @@ struct FromGeometry {
       }
       if (cuts_basis) of_argument *= b.cut[e];
       call.grad_lengths[tile.first + e] = static_cast<T>(of_argument * b.argument_slope[e] + of_cut * b.cut_slope[e]);
-    }
-  }
-
-  template <class D>
-  HWY_INLINE void grad_vectors(D d, const Tile& tile, StepBuffers<T>& b) const {
-    constexpr std::int64_t kLanes = hn::MaxLanes(D());
-    for (std::int64_t e = 0; e < tile.n; e += kLanes) {
-      hn::Vec<D> x, y, z;
-      hn::LoadInterleaved3(d, b.vectors + 3 * e, x, y, z);
-      const auto u = directions(d, x, y, z);
-      Gradient<hn::Vec<D>> result{hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-      switch (plan.l_max) {
-        case 0:
-          break;
-        case 1:
-          result = gradient_of<1>(d, u, b.grad_y + e);
-          break;
-        case 2:
-          result = gradient_of<2>(d, u, b.grad_y + e);
-          break;
-        case 3:
-          result = gradient_of<3>(d, u, b.grad_y + e);
-          break;
-        case 4:
-          result = gradient_of<4>(d, u, b.grad_y + e);
-          break;
-        default:
-          result = gradient_of<-1>(d, u, b.grad_y + e);
-      }
-      hn::StoreInterleaved3(result.x, result.y, result.z, d, b.vectors + 3 * e);
-    }
-    std::copy_n(b.vectors, 3 * tile.n, call.grad_vectors + 3 * tile.first);
-  }
-  template <int kLMax, class D, class V>
-  HWY_INLINE Gradient<V> gradient_of(D d, const Directions<V>& u, const T* grad_y) const {
-    V g[components(kLMax)];
-    const std::int64_t dim = plan.product.edge_dim;
-    for (std::int64_t j = 0; j < dim; ++j) g[j] = hn::LoadU(d, grad_y + j * kTile);
-    if constexpr (kLMax < 0) {
-      const V r2 = hn::MulAdd(u.x, u.x, hn::MulAdd(u.y, u.y, hn::Mul(u.z, u.z)));
-      return across(d, u, solid_gradient(d, plan.l_max, u.x, u.y, u.z, r2, g));
-    } else {
-      return across(d, u, unit_gradient<kLMax>(d, u.x, u.y, u.z, g));
     }
   }
 };
@@ -440,13 +225,64 @@ struct StepJob {
   }
 };
 
+/// The work of a step, and the memory of a pass.
+template <class T>
+class StepWork : public EdgeWork<T, StepJob<T>> {
+ public:
+  StepWork(const StepPlan<T>& plan, sdk::Scratch& scratch, const sdk::Extents& extents, bool backward)
+      : EdgeWork<T, StepJob<T>>(plan, scratch, extents, backward) {
+    if (!backward) return;
+    const std::int64_t n_edges = extents[sdk::Axis::edges];
+    grad_rows_ = scratch.take<T>(extents[sdk::Axis::receivers] * plan.product.out.size);
+    reverses_ = scratch.take<std::int64_t>(n_edges);
+    tiles_ = scratch.take<std::int64_t>(n_edges / kTileDistances + 2);
+  }
+
+  /// Gradients of everything but the weights, which edges that run both ways share the net for.
+  void backward_pairs(Workers& workers, int threads, const T* x, StepCall<T>& call, T* grad_x) {
+    const auto& graph = call.graph;
+    const std::int64_t n = graph.receiver_ptr[graph.n_receivers], size = this->plan_.product.out.size;
+    const Chunks rows(graph.n_receivers, 4);
+    workers.run(threads, rows.count, [&](std::int64_t chunk) {
+      for (std::int64_t i = rows.begin(chunk); i < rows.end(chunk); ++i) {
+        this->plan_.product.out.pack(call.grad_out + i * this->plan_.product.out.dim, grad_rows_ + i * size);
+      }
+    });
+    const Reverses<T> reverses{graph, call.vectors, call.lengths, reverses_};
+    const Chunks edges(n, 1024);
+    workers.run(threads, edges.count, [&](std::int64_t chunk) { reverses.find(edges.begin(chunk), edges.end(chunk)); });
+    std::int64_t n_tiles = 0;
+    for (std::int64_t e = 0; e < n; e = tiles_[n_tiles]) {
+      const PairTile tile(reverses, e, n, tiles_[n_tiles + 1]);
+      if (tile.n == 0) break;  // what is left belongs to earlier ones
+      tiles_[n_tiles++] = e;
+    }
+    this->backward_in_turn(
+        workers, threads, x, call, grad_x, n_tiles, n_tiles, threads <= 1 ? 1 : 4 * threads,
+        [&](std::int64_t t, std::int64_t, StepBuffers<T>& buffers, T* to_senders) {
+          std::int64_t next = 0;
+          step_backward_(this->plan_, call, buffers, PairTile(reverses, tiles_[t], n, next), grad_rows_, to_senders);
+        },
+        [&](std::int64_t t, const auto& add) {
+          std::int64_t next = 0;
+          const PairTile tile(reverses, tiles_[t], n, next);
+          add(tile.n, tile.sender.data());
+        });
+  }
+
+ private:
+  T* grad_rows_ = nullptr;  // [n_receivers] packed
+  std::int64_t *reverses_ = nullptr, *tiles_ = nullptr;
+  StepBackwardPairs<T>* step_backward_ = step_backward_pairs_for_target<T>();
+};
+
 template <class T>
 class MessageStep final : public CpuKernel<T> {
  public:
   explicit MessageStep(const sdk::MessageStepConfig& config) : CpuKernel<T>(config.signature()), plan_(config) {}
 
  private:
-  using Work = EdgeWork<T, StepJob<T>>;
+  using Work = StepWork<T>;
   static constexpr std::uint64_t kFirstWeight = 1;  // among the parameters
 
   void take(const sdk::TensorList& parameters) override {
@@ -497,7 +333,13 @@ class MessageStep final : public CpuKernel<T> {
       call.partials = scratch.take<double>(Work::kStripes * numel);
       std::fill_n(call.partials, Work::kStripes * numel, 0.0);
     }
-    work.backward(this->workers_, run.threads, this->read(run.inputs, 0), call, this->write(run.grad_inputs, 0), any);
+    const T* const x = this->read(run.inputs, 0);
+    T* const grad_x = this->write(run.grad_inputs, 0);
+    if (any) {
+      work.backward(this->workers_, run.threads, x, call, grad_x, true);
+    } else {
+      work.backward_pairs(this->workers_, run.threads, x, call, grad_x);
+    }
     // Into ghosts there is no output.
     const std::int64_t active = call.graph.receiver_ptr[call.graph.n_receivers], rest = call.graph.n_edges - active;
     if (call.grad_vectors != nullptr) std::fill_n(call.grad_vectors + 3 * active, 3 * rest, T(0));

@@ -93,49 +93,68 @@ class EdgeWork {
   /// @param stripes  The job sums something over all edges: tiles then say which of kStripes sums they add to. Those of
   ///   one sum come one after the other.
   void backward(Workers& workers, int threads, const T* x, Call& call, T* grad_x, bool stripes) {
-    pack(workers, threads, x, call);
     const auto& graph = call.graph;
-    const FeatureRows<T>& in = plan_.product.in;
     const std::int64_t n = graph.receiver_ptr[graph.n_receivers];
     std::int64_t n_tiles = 0;
     for (std::int64_t e = 0; e < n; e = tiles_[n_tiles]) {
       tiles_[n_tiles++] = e;
       tiles_[n_tiles] = e + Tile(graph.receiver, e, n).n;
     }
-    std::fill_n(grad_x_, n_nodes_ * in.size, T(0));
-    Slots slots;
-    // Tiles are done side by side, what they add to senders is added in order: that of the edges, or one of every
-    // stripe after the other. A stripe has one place, so that its tiles wait for each other.
+    // Tiles are added in the order of the edges, or one of every stripe after the other. A stripe has one place, so
+    // that its tiles wait for each other.
     const std::int64_t n_stripes = stripes ? std::min(kStripes, n_tiles) : 1;
     const std::int64_t length = stripes && n_tiles > 0 ? (n_tiles + n_stripes - 1) / n_stripes : 1;
-    const std::int64_t places = stripes        ? std::max<std::int64_t>(n_stripes, 1)
-                                : threads <= 1 ? 1
-                                               : std::min<std::int64_t>(group_, 4 * threads);
+    const std::int64_t places = stripes ? std::max<std::int64_t>(n_stripes, 1) : threads <= 1 ? 1 : 4 * threads;
     const auto tile_of = [&](std::int64_t item) {  // or n_tiles
       if (!stripes) return item;
       const std::int64_t stripe = item % n_stripes, tile = stripe * length + item / n_stripes;
       return tile < std::min((stripe + 1) * length, n_tiles) ? tile : n_tiles;
     };
+    backward_in_turn(
+        workers, threads, x, call, grad_x, stripes ? (n_tiles > 0 ? n_stripes * length : 0) : n_tiles, n_tiles, places,
+        [&](std::int64_t item, std::int64_t place, Buffers& buffers, T* to_senders) {
+          const std::int64_t t = tile_of(item);
+          if (t == n_tiles) return;
+          functions_.backward(plan_, call, buffers, Tile(graph.receiver, tiles_[t], tiles_[t + 1]), to_senders,
+                              stripes ? place : -1);
+        },
+        [&](std::int64_t item, const auto& add) {
+          const std::int64_t t = tile_of(item);
+          if (t < n_tiles) add(tiles_[t + 1] - tiles_[t], graph.sender + tiles_[t]);
+        });
+  }
+
+  static constexpr std::int64_t kStripes = 16;
+
+ protected:
+  /// Items are done side by side, and what they add to senders is added in order.
+  /// @param make     make(item, place, buffers, to_senders) fills to_senders: [kTile] packed rows.
+  /// @param senders  senders(item, add) calls add(n, sender) for the n rows that the item has filled, unless it has
+  /// none.
+  template <class Make, class Senders>
+  void backward_in_turn(Workers& workers, int threads, const T* x, Call& call, T* grad_x, std::int64_t items,
+                        std::int64_t n_tiles, std::int64_t places, const Make& make, const Senders& senders) {
+    pack(workers, threads, x, call);
+    const FeatureRows<T>& in = plan_.product.in;
+    std::fill_n(grad_x_, n_nodes_ * in.size, T(0));
+    Slots slots;
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const std::int64_t lines = in.size / kLine;
-    fastpath_cpu::InTurn turns(stripes ? (n_tiles > 0 ? n_stripes * length : 0) : n_tiles, places,
+    fastpath_cpu::InTurn turns(items, std::min(places, group_),
                                static_cast<int>(std::min<std::int64_t>(limit(threads), lines)));
     const auto add = [&](std::int64_t item, std::int64_t place, int slice) {
-      const std::int64_t t = tile_of(item);
-      if (t == n_tiles || grad_x == nullptr) return;
-      functions_.add(tiles_[t + 1] - tiles_[t], graph.sender + tiles_[t], to_senders_ + place * kTile * in.size,
-                     in.size, lines * slice / turns.slices() * kLine, lines * (slice + 1) / turns.slices() * kLine,
-                     grad_x_);
+      if (grad_x == nullptr) return;
+      senders(item, [&](std::int64_t n, const std::int32_t* sender) {
+        functions_.add(n, sender, to_senders_ + place * kTile * in.size, in.size,
+                       lines * slice / turns.slices() * kLine, lines * (slice + 1) / turns.slices() * kLine, grad_x_);
+      });
     };
-    workers.run(limit(threads), std::min<std::int64_t>(limit(threads), n_tiles), [&](std::int64_t) {
+    const std::int64_t at_work = std::min({std::int64_t{limit(threads)}, n_tiles, std::ssize(buffers_)});
+    workers.run(limit(threads), at_work, [&](std::int64_t) {
       const Slots::Lease lease(slots);
       turns.work(
           [&](std::int64_t item, std::int64_t place) {
-            const std::int64_t t = tile_of(item);
-            if (t == n_tiles) return;
-            functions_.backward(plan_, call, buffers_[static_cast<std::size_t>(lease.slot())],
-                                Tile(graph.receiver, tiles_[t], tiles_[t + 1]), to_senders_ + place * kTile * in.size,
-                                stripes ? place : -1);
+            make(item, place, buffers_[static_cast<std::size_t>(lease.slot())], to_senders_ + place * kTile * in.size);
           },
           add);
     });
@@ -149,7 +168,7 @@ class EdgeWork {
     });
   }
 
-  static constexpr std::int64_t kStripes = 16;
+  const Plan& plan_;
 
  private:
   static constexpr std::int64_t kGroup = fastpath_cpu::InTurn::kMostPlaces;
@@ -164,7 +183,6 @@ class EdgeWork {
     call.x = x_;
   }
 
-  const Plan& plan_;
   std::int64_t n_edges_, n_nodes_, n_parts_ = 1, most_tiles_ = 0, group_ = 1;
   T *x_ = nullptr, *to_senders_ = nullptr, *grad_x_ = nullptr;
   std::int64_t* tiles_ = nullptr;

@@ -36,6 +36,15 @@ OpGraph make_graph(Random& random, const TrialShape& shape, std::int64_t n_speci
       shift.insert(shift.end(), {shift[shift.size() - 3], shift[shift.size() - 2], shift[shift.size() - 1]});
       continue;
     }
+    // Most graphs have every edge both ways, and kernels may do what both have in common only once.
+    const bool turned = e % 5 == 2 && sender.back() < last_receiver && receiver.back() >= first_sender;
+    if (turned) {
+      const std::int32_t from = receiver.back();
+      receiver.push_back(sender.back());
+      sender.push_back(from);
+      for (int axis = 0; axis < 3; ++axis) shift.push_back(-shift[shift.size() - 3]);
+      continue;
+    }
     sender.push_back(static_cast<std::int32_t>(first_sender + random.below(nodes - first_sender)));
     receiver.push_back(static_cast<std::int32_t>(random.below(last_receiver)));
     // An atom is its own neighbour only through a periodic image.
@@ -51,6 +60,23 @@ OpGraph make_graph(Random& random, const TrialShape& shape, std::int64_t n_speci
   const Tensor species = Tensor::empty({nodes}, DType::int32);
   for (std::size_t n = 0; n < numbers.size(); ++n) species.data<std::int32_t>()[n] = numbers[n] - 1;
   return OpGraph::from(Graph::from_edges(edges), species, n_species, receivers);
+}
+
+/// Edges that run both ways between the same two nodes, each in one pair at most.
+std::vector<std::pair<std::size_t, std::size_t>> both_ways(const OpGraph& graph) {
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::size_t>> waiting;  // by sender and receiver
+  std::vector<std::pair<std::size_t, std::size_t>> result;
+  const auto senders = graph.sender.span<std::int32_t>(), receivers = graph.receiver.span<std::int32_t>();
+  for (std::size_t e = 0; e < senders.size(); ++e) {
+    std::vector<std::size_t>& others = waiting[{receivers[e], senders[e]}];
+    if (others.empty()) {
+      waiting[{senders[e], receivers[e]}].push_back(e);
+    } else {
+      result.emplace_back(others.back(), e);
+      others.pop_back();
+    }
+  }
+  return result;
 }
 
 /// Terms of the longest sum into one element of any tensor of an op, roughly and not too few.
@@ -187,6 +213,16 @@ Problem draw_problem(FastPathModule& module, DType dtype, const TrialShape& shap
         const double norm = std::hypot(elements[i], elements[i + 1], elements[i + 2]);
         const double length = shape.scale * random.uniform(0.5, 3.0);
         for (std::size_t k = 0; k < 3; ++k) elements[i + k] *= length / norm;
+      }
+    }
+    if (argument.axis == sdk::Axis::edges && (argument.name == "vectors" || argument.name == "lengths")) {
+      // All but every fourth pair has opposite vectors and one length, as in a structure.
+      const double factor = argument.name == "vectors" ? -1 : 1;
+      const std::size_t width = elements.size() / std::max<std::size_t>(1, static_cast<std::size_t>(shape.n_edges));
+      std::size_t pair = 0;
+      for (const auto& [first, second] : both_ways(problem.graph)) {
+        if (pair++ % 4 == 3) continue;
+        for (std::size_t k = 0; k < width; ++k) elements[second * width + k] = factor * elements[first * width + k];
       }
     }
     side.inputs.push_back(values);
