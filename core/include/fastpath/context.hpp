@@ -12,6 +12,9 @@
 
 namespace fastpath {
 
+class MeasurementStore;
+class SelectionLock;
+
 struct ContextOptions {
   RegistryOptions registry = {};
   std::shared_ptr<PluginRegistry> shared_registry =
@@ -27,6 +30,13 @@ struct ContextOptions {
   std::function<void(std::int32_t level, std::string_view text)> log = nullptr;
   /// Values that plugins may look up, by key (each plugin documents its own).
   std::map<std::string, std::string> plugin_configuration = {};
+  /// What is known about the speed of kernels. Null: a store of MeasurementDirectories::defaults().
+  std::shared_ptr<MeasurementStore> measurements = nullptr;
+  /// Every evaluation under use_fast true and auto chooses as this lock says, or fails. Null: none.
+  std::shared_ptr<const SelectionLock> replay = nullptr;
+  /// Nothing is measured, and decisions do not depend on what was: the same call makes the same choice on every machine
+  /// with these plugins and devices.
+  bool deterministic = false;
 };
 
 /// What one host shares between its models: plugins, kernels that failed, the thread budget. Thread-safe.
@@ -44,6 +54,8 @@ class FASTPATH_EXPORT Context {
 
   PluginRegistry& registry() noexcept;
   int threads() const noexcept;
+  MeasurementStore& measurements() noexcept;
+  bool deterministic() const noexcept;
 
   class Impl;
   Impl& impl() noexcept { return *impl_; }  ///< For the library itself.

@@ -122,6 +122,9 @@ struct Decision {
   std::string choice;  ///< A plugin id, or "reference".
   Reason reason;
   std::vector<Candidate> candidates;  ///< Empty under use_fast false: no plugin is asked, or even loaded.
+  std::int32_t op_version = 1;
+  std::string config = {};  ///< Of the op: 16 hexadecimal digits.
+  std::string build = {};   ///< What tells the build of the chosen plugin from others; empty for the reference.
   bool fast() const noexcept { return choice != "reference"; }
 };
 
@@ -156,6 +159,11 @@ class FASTPATH_EXPORT Decisions {
 /// Which kernel, or the reference, each module uses in one evaluation.
 struct FASTPATH_EXPORT Selection {
   Decisions decisions;
+  Device device;
+  DType dtype = DType::float64;
+  Passes passes;
+  /// The numbers of edges for which it would have been made, both included.
+  std::int64_t min_edges = 0, max_edges = 0;
   bool any_fast() const noexcept;
   explicit operator bool() const noexcept { return any_fast(); }
 };
@@ -213,11 +221,15 @@ FASTPATH_EXPORT FastCapableRange iter_fast_capable(Module& model, const Device& 
 /// Decides the path of every module for one evaluation and writes it into the modules (those that get the reference
 /// too). Plugins are asked, and loaded, only when fast is wanted. Children of a fused parent that runs fast get the
 /// reference with reason covered_by_parent. Under float32 with any kernel chosen, warn_float32_once() is called.
-/// @param policy  Null makes `automatic` behave as `always`.
-/// @param context Null: Context::process().
+/// @param policy   Null makes `automatic` behave as `always`.
+/// @param context  Null: Context::process().
+/// @param threads  CPU threads of the evaluation, which measurements belong to; 0: as the context says.
+/// @throws Error(invalid_argument) if a variable FASTPATH_OP_<NAME> names an op or a plugin that is not there, naming
+/// the
+///   nearest; Error(unavailable) if the context replays a lock that cannot be honoured, naming what differs.
 FASTPATH_EXPORT Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast,
                                  const AutoPolicy* policy, const Device& device, DType dtype, ProblemSize size,
-                                 Passes passes, Context* context = nullptr);
+                                 Passes passes, Context* context = nullptr, int threads = 0);
 
 /// Clears fast_active everywhere below; modules run their reference until the next select().
 FASTPATH_EXPORT void deactivate(Module& model);

@@ -15,7 +15,14 @@ enum class ReasonCode {
   forced_fast,        ///< use_fast is true, or auto without a policy, and a kernel is usable.
   policy_fast,        ///< The policy's threshold is reached on this device.
   policy_reference,   ///< The policy's threshold is not reached.
-  unmeasured,         ///< auto on the CPU: nothing was measured that speaks for a kernel.
+  lock,               ///< A lock file that is replayed says so.
+  environment,        ///< FASTPATH_OP_<NAME> says so.
+  measured,           ///< It was measured on a device like this one.
+  tie,                ///< Measured: a kernel is not faster by more than 3 %, so the reference.
+  inconclusive,       ///< It was measured, and nothing can be said.
+  prior,              ///< What was measured elsewhere on such a device, by the vendor or by fastpath.
+  policy_default,     ///< Off the CPU: the policy's threshold for devices that its tables do not name.
+  unmeasured,         ///< auto: nothing was measured, here or elsewhere, that speaks for a kernel.
   no_kernel,          ///< No plugin has a usable kernel; the candidates say why.
   covered_by_parent,  ///< A fused parent runs fast and does this module's work.
   in_parts,           ///< No plugin has a fused kernel; the parts of this module are decided one by one.
@@ -75,6 +82,13 @@ enum class ReasonCode {
   not_reached,         ///< A step that was not taken, because one before it settled the matter.
   not_cached,          ///< Nothing is kept about this file and this machine from earlier.
   cache_unusable,      ///< What is kept between runs cannot be read or written.
+  // Why a measurement does not count, or not as much.
+  stale,          ///< It was made with another driver or library, or long ago; it counts until there is a newer one.
+  superseded,     ///< Another one of the same kernel counts.
+  other_device,   ///< It belongs to a device, or to a number of threads, that this machine does not have.
+  other_build,    ///< It belongs to another build of the plugin, or to a plugin that is not here.
+  bad_record,     ///< The line is not a whole record: torn, changed, or of numbers that mean nothing.
+  record_format,  ///< The line is of a format that this version does not read.
   // Why a plugin file is not trusted, or not safe to load.
   ignored_elevated,    ///< A search directory that the caller's environment names, in a process with elevated rights.
   unsafe_owner,        ///< The file, or a directory above it, belongs to a user who is neither root nor this one.

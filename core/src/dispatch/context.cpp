@@ -1,6 +1,7 @@
 #include "fastpath/context.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -53,6 +54,20 @@ std::filesystem::path cache_directory(const ContextOptions& options) {
   return options.registry.cache_directory.empty() ? plugin::user_cache_directory() : options.registry.cache_directory;
 }
 
+constexpr std::string_view kOverride = "FASTPATH_OP_";
+
+/// An empty value is none.
+std::map<std::string, std::string> op_overrides() {
+  std::map<std::string, std::string> result;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (!text.starts_with(kOverride) || equals == std::string_view::npos || equals + 1 == text.size()) continue;
+    result.emplace(text.substr(kOverride.size(), equals - kOverride.size()), text.substr(equals + 1));
+  }
+  return result;
+}
+
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -67,6 +82,11 @@ Context::Impl::Impl(ContextOptions options)
                                        : std::make_shared<PluginRegistry>(std::move(options.registry))),
       threads(thread_budget(options.threads)),
       gate(options.gate),
+      deterministic(options.deterministic),
+      measurements(options.measurements ? std::move(options.measurements)
+                                        : std::make_shared<MeasurementStore>(MeasurementDirectories::defaults())),
+      replay(std::move(options.replay)),
+      overrides(op_overrides()),
       id(next_id()),
       shadow_(shadow_period(options.shadow)) {
   if (options.threads > 0) plugin::set_thread_budget(options.threads);
@@ -77,7 +97,8 @@ Context::Impl::Impl(ContextOptions options)
 
 std::uint64_t Context::Impl::epoch() const noexcept {
   // All of them only grow, so their sum changes when one does.
-  return epoch_.load(std::memory_order_acquire) + plugin::fork_generation() + plugin::shutdown_generation();
+  return epoch_.load(std::memory_order_acquire) + plugin::fork_generation() + plugin::shutdown_generation() +
+         measurements->generation();
 }
 
 bool Context::Impl::record_failure(const std::string& kernel, const std::string& text) {
@@ -146,5 +167,7 @@ Context& Context::process() {
 
 PluginRegistry& Context::registry() noexcept { return *impl_->registry; }
 int Context::threads() const noexcept { return impl_->threads; }
+MeasurementStore& Context::measurements() noexcept { return *impl_->measurements; }
+bool Context::deterministic() const noexcept { return impl_->deterministic; }
 
 }  // namespace fastpath

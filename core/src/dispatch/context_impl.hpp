@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "fastpath/context.hpp"
+#include "fastpath/lock.hpp"
+#include "fastpath/measurement.hpp"
 #include "fastpath/reason.hpp"
 #include "verify/gate_store.hpp"
 
@@ -31,6 +33,11 @@ class Context::Impl {
   const std::shared_ptr<PluginRegistry> registry;
   const int threads;
   const bool gate;
+  const bool deterministic;
+  const std::shared_ptr<MeasurementStore> measurements;
+  const std::shared_ptr<const SelectionLock> replay;  ///< May be null.
+  /// What FASTPATH_OP_<NAME> says, by NAME.
+  const std::map<std::string, std::string> overrides;
   const std::uint64_t id;  ///< Of this context alone, in this process: addresses are used again.
 
   /// Changes whenever a decision made before may have to be another one: a kernel failed, was taken out, its device was

@@ -366,10 +366,7 @@ std::optional<Reason> failed_gate(const FastPathModule& module, const State::Ans
 }
 
 bool same(const std::optional<AutoPolicy>& kept, const AutoPolicy* policy) {
-  if (!kept || policy == nullptr) return kept.has_value() == (policy != nullptr);
-  return kept->min_edges == policy->min_edges && kept->min_edges_float64 == policy->min_edges_float64 &&
-         kept->default_min_edges == policy->default_min_edges &&
-         kept->default_min_edges_float64 == policy->default_min_edges_float64 && kept->preference == policy->preference;
+  return policy == nullptr ? !kept.has_value() : kept == *policy;
 }
 
 std::vector<Decision> refuse_all(const std::vector<NamedFastModule>& modules) {
@@ -524,7 +521,8 @@ FastCapableRange iter_fast_capable(Module& model, const Device& device, DType dt
 }
 
 Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, const AutoPolicy* policy,
-                 const Device& device, DType dtype, ProblemSize size, Passes passes, Context* context) {
+                 const Device& device, DType dtype, ProblemSize size, Passes passes, Context* context, int threads) {
+  static_cast<void>(threads);
   if (modules.empty()) return {};
   // Under use_fast false nobody is asked, so there need not even be a context.
   Context* const used = use_fast == UseFast::never ? nullptr : context != nullptr ? context : &Context::process();

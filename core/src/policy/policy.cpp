@@ -1,7 +1,13 @@
 #include "fastpath/policy.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "fastpath/error.hpp"
+#include "io/file.hpp"
 
 namespace fastpath {
 namespace {
@@ -13,19 +19,105 @@ std::string lower(const std::string& text) {
   return result;
 }
 
+// A table is an object whose order counts.
+using Json = nlohmann::ordered_json;
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+
+/// Reads the members of a policy from one file.
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& file) : file_(file) {}
+
+  [[noreturn]] void bad(const std::string& text) const {
+    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", file_.string(), text));
+  }
+  std::int64_t edges(const std::string& name, const Json& json) const {
+    if (!json.is_number_integer() || json.get<double>() < 0 || json.get<double>() > 9e18) {
+      bad(fmt::format("{} is {}, expected a number of edges", name, shortened(json)));
+    }
+    return json.get<std::int64_t>();
+  }
+  bool truth(const std::string& name, const Json& json) const {
+    if (!json.is_boolean()) bad(fmt::format("{} is {}, expected true or false", name, shortened(json)));
+    return json.get<bool>();
+  }
+  AutoPolicy::Table table(const std::string& name, const Json& json) const {
+    if (!json.is_object()) bad(fmt::format("{} is {}, expected an object: device to edges", name, shortened(json)));
+    AutoPolicy::Table table;
+    for (const auto& [device, value] : json.items()) {
+      if (device.empty()) bad(fmt::format("{} has an entry without a name, which every device would match", name));
+      table.emplace_back(device, edges(fmt::format("{}: {}", name, device), value));
+    }
+    return table;
+  }
+  std::vector<std::string> words(const std::string& name, const Json& json) const {
+    const bool good =
+        json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& word) { return word.is_string(); });
+    if (!good) bad(fmt::format("{} is {}, expected a list of globs", name, shortened(json)));
+    return json.get<std::vector<std::string>>();
+  }
+  static std::string shortened(const Json& json) {
+    constexpr std::size_t kLongest = 40;
+    const std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
+    return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+  }
+
+ private:
+  const std::filesystem::path& file_;
+};
+
 }  // namespace
 
-std::int64_t AutoPolicy::threshold(const DeviceInfo& device, DType dtype) const {
-  const Table& table = dtype == DType::float64 ? min_edges_float64 : min_edges;
+std::optional<std::int64_t> AutoPolicy::entry(const DeviceInfo& device, DType dtype) const {
   const std::string name = lower(device.name);
-  for (const auto& [part, edges] : table) {
+  for (const auto& [part, edges] : dtype == DType::float64 ? min_edges_float64 : min_edges) {
     if (name.find(lower(part)) != std::string::npos) return edges;
   }
-  return dtype == DType::float64 ? default_min_edges_float64 : default_min_edges;
+  return std::nullopt;
+}
+
+std::int64_t AutoPolicy::threshold(const DeviceInfo& device, DType dtype) const {
+  return entry(device, dtype).value_or(dtype == DType::float64 ? default_min_edges_float64 : default_min_edges);
 }
 
 bool AutoPolicy::decide(const DeviceInfo& device, DType dtype, std::int64_t num_edges) const {
   return !device.device.is_cpu() && num_edges >= threshold(device, dtype);
+}
+
+std::shared_ptr<const AutoPolicy> AutoPolicy::load(const std::filesystem::path& file) {
+  const std::string text = io::read_small_file(file, kMostBytes);
+  const Reader reader(file);
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    reader.bad(fmt::format("not JSON: {}", error.what()));
+  }
+  if (!json.is_object()) reader.bad(fmt::format("is {}, expected an object", Reader::shortened(json)));
+  auto policy = std::make_shared<AutoPolicy>();
+  for (const auto& [name, value] : json.items()) {
+    if (name == "min_edges") {
+      policy->min_edges = reader.table(name, value);
+    } else if (name == "min_edges_float64") {
+      policy->min_edges_float64 = reader.table(name, value);
+    } else if (name == "default_min_edges") {
+      policy->default_min_edges = reader.edges(name, value);
+    } else if (name == "default_min_edges_float64") {
+      policy->default_min_edges_float64 = reader.edges(name, value);
+    } else if (name == "preference") {
+      policy->preference = reader.words(name, value);
+    } else if (name == "thresholds_are_priors") {
+      policy->thresholds_are_priors = reader.truth(name, value);
+    } else if (name == "use_priors") {
+      policy->use_priors = reader.truth(name, value);
+    } else {
+      reader.bad(fmt::format(
+          "has '{}'; a policy has min_edges, min_edges_float64, default_min_edges, default_min_edges_float64, "
+          "preference, thresholds_are_priors and use_priors",
+          name));
+    }
+  }
+  return policy;
 }
 
 const std::shared_ptr<const AutoPolicy>& AutoPolicy::builtin() {
@@ -34,7 +126,8 @@ const std::shared_ptr<const AutoPolicy>& AutoPolicy::builtin() {
                  .min_edges_float64 = {{"A100", 25'000}, {"H100", 30'000}, {"H200", 30'000}, {"L40S", 0}},
                  .default_min_edges = 50'000,
                  .default_min_edges_float64 = 25'000,
-                 .preference = {}}));
+                 .preference = {},
+                 .thresholds_are_priors = true}));
   return *policy;
 }
 
