@@ -12,12 +12,9 @@
 #include "tune/search.hpp"
 
 using namespace fastpath;
-using tuning::Arm;
 using tuning::Bench;
-using tuning::MeasuredPoint;
 using tuning::Searched;
 using tuning::SearchOptions;
-using tuning::SizeWindow;
 
 namespace {
 

@@ -4,31 +4,11 @@
 #include <functional>
 #include <vector>
 
+#include "fastpath/measurement.hpp"
 #include "fastpath/op.hpp"
 
 /// How the sizes are found at which one way of doing the same work becomes faster than another, by timing both.
 namespace fastpath::tuning {
-
-/// The two ways of doing the work.
-enum class Arm { reference, kernel };
-
-/// Both arms at one size.
-struct MeasuredPoint {
-  std::int64_t n_edges = 0, n_nodes = 0;
-  bool conclusive = false;                         ///< False: the numbers below are 0 and mean nothing.
-  double reference_seconds = 0;                    ///< Of one evaluation: the median.
-  double kernel_seconds = 0;                       ///< The same of the other arm.
-  double reference_spread = 0, kernel_spread = 0;  ///< Relative half width of the central half of the samples.
-  int repeats = 0;                                 ///< Samples of each arm.
-};
-
-/// Sizes for which the kernel is faster: from min_edges up to and with max_edges.
-struct SizeWindow {
-  std::int64_t min_edges = 0;
-  std::int64_t max_edges = 0;             ///< 0: no end.
-  double min_spread = 0, max_spread = 0;  ///< Relative uncertainty of the bounds.
-  friend bool operator==(const SizeWindow&, const SizeWindow&) = default;
-};
 
 /// Two arms and the clock they are timed by. Tests bring one whose time is made up.
 class Bench {
