@@ -3,13 +3,16 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fastpath/context.hpp"
+#include "fastpath/error.hpp"
 #include "fastpath/export.hpp"
 #include "fastpath/fast_path.hpp"
 #include "fastpath/graph.hpp"
@@ -49,7 +52,12 @@ struct EvaluateOptions {
   /// together with `direction`, nor under an exchange.
   GradientWeights weights;
   std::uint64_t memory_limit = 0;  ///< Bytes; 0: the memory of the machine. A run that cannot fit is refused early.
-  Context* context = nullptr;      ///< Null: Context::process().
+  /// Bytes up to which structures of one call are joined, see evaluate(structures); 0: kBatchMemory.
+  std::uint64_t batch_memory = 0;
+  Context* context = nullptr;  ///< Null: Context::process().
+
+  /// Beyond this, more structures in one graph save nothing any more, and caches hold less of it.
+  static constexpr std::uint64_t kBatchMemory = std::uint64_t{64} << 20;
 };
 
 struct EvaluationResult {
@@ -73,12 +81,27 @@ struct EvaluationResult {
   StateDict weighted_gradients;
   std::int64_t n_edges = 0;
   std::int64_t n_atoms = 0;
+  std::int64_t n_joined = 1;  ///< Structures that were evaluated together in one graph, this one included.
   Selection selection;
   std::uint64_t copied_bytes = 0;     ///< Between host and device, parameters not counted.
   std::int64_t synchronizations = 0;  ///< How often the evaluation waited for a device.
   double seconds = 0;                 ///< The evaluation alone.
   double seconds_graph = 0;           ///< Building the neighbour list.
   double seconds_first_use = 0;       ///< Loading plugins, creating kernels, converting parameters.
+};
+
+/// An error of one of several structures, or of the first one of those that could not be evaluated together.
+class FASTPATH_EXPORT StructureError : public Error {
+ public:
+  /// The text is "structure 3: " and the cause.
+  StructureError(std::size_t structure, ErrorCode code, const std::string& cause);
+  ~StructureError() override;
+  std::size_t structure() const noexcept { return structure_; }  ///< Its index, from 0.
+  const std::string& cause() const noexcept { return cause_; }   ///< The text without the number.
+
+ private:
+  std::size_t structure_;
+  std::string cause_;
 };
 
 /// Memory that an evaluation needs on the evaluation device beyond the model's parameters.
@@ -124,6 +147,36 @@ class FASTPATH_EXPORT Model : public Module {
   ///   finite.
   EvaluationResult evaluate(const Structure& structure, const EvaluateOptions& options = {});
   EvaluationResult evaluate(const Graph& graph, const EvaluateOptions& options = {});
+
+  /// Told of every structure of a list, in order, as soon as its result is there. It may take from the result what is
+  /// not to be kept.
+  using ResultCallback = std::function<void(std::size_t structure, EvaluationResult& result)>;
+  /// Energies, forces and stresses of many structures, in their order: the same as one by one, to rounding. Structures
+  /// that follow each other are evaluated as one joined graph as long as memory_estimate() stays below
+  /// `options.batch_memory`; one that needs more by itself is evaluated alone. So small structures cost less than one
+  /// by one, while memory is bounded. Each may have a head of its own, as in evaluate(structure). A result's seconds,
+  /// and bytes copied, are its share by atoms and edges; seconds_first_use and synchronizations stand with the first
+  /// structure of a joined graph.
+  /// @throws StructureError as evaluate(structure), naming the structure: if joined ones fail, they are evaluated one
+  /// by
+  ///   one to find it. Error(invalid_argument) for options that mean one structure: direction, weights, heads,
+  ///   parameter_gradients, exchange.
+  std::vector<EvaluationResult> evaluate(std::span<const Structure> structures, const EvaluateOptions& options = {},
+                                         const ResultCallback& on_result = {});
+
+  /// Second derivatives of the energy by positions times displacements, H d = -(derivative of the forces along d).
+  /// Every direction is an evaluation of its own with derivatives along it; as many run at the same time, on replicas,
+  /// as there are threads and as memory_limit allows (on a device one after the other).
+  /// @param directions  [n_directions, n_nodes, 3] float64, angstrom.
+  /// @return [n_directions, n_nodes, 3] float64, eV/angstrom. The same bits for any number of threads, if those of
+  ///   evaluate() are.
+  /// @throws Error(invalid_argument) for wrong directions, or options that ask for another derivative; Error(numerics)
+  ///   naming the direction; otherwise as evaluate().
+  Tensor hessian_products(const Graph& graph, const Tensor& directions, const EvaluateOptions& options = {});
+  /// The Hessian [3 n_atoms, 3 n_atoms] float64, eV/angstrom^2: entry (3 n + k, 3 m + l) is the second derivative by
+  /// position k of atom n and position l of atom m (of all periodic images together). Not symmetrised.
+  /// @throws Error(out_of_memory) if it cannot fit; otherwise as hessian_products.
+  Tensor hessian(const Structure& structure, const EvaluateOptions& options = {});
 
   /// The gradient by every parameter, in definition order and float64, of a weighted sum of the energies, forces and
   /// stresses of a graph, joined or not. One pass forward and one back: with a weight of forces or stresses both carry

@@ -14,6 +14,7 @@
 #include "fastpath/hub.hpp"
 #include "fastpath/safetensors.hpp"
 #include "io/file.hpp"
+#include "models/evaluate.hpp"
 #include "models/mace.hpp"
 #include "module/structure.hpp"
 
@@ -145,20 +146,6 @@ void check_size(const StateDict& state, const models::MaceConfig& config, const 
   }
 }
 
-std::uint64_t physical_memory() {
-  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
-}
-
-/// The name in a frame's head=. A head may be named by a number, which a reader of the frame takes for one.
-std::string head_name(const Values& values) {
-  if (count(values) == 1) {
-    if (const auto* words = std::get_if<std::vector<std::string>>(&values)) return words->front();
-    if (const auto* numbers = std::get_if<std::vector<std::int64_t>>(&values)) return std::to_string(numbers->front());
-  }
-  throw Error(ErrorCode::invalid_argument, "head= of the structure is not one name");
-}
-
 /// @param tensor  Undefined, or a row for each node of the graph, or for the first ones.
 void require_finite(const Tensor& tensor, const char* what, const Graph& graph) {
   if (!tensor.defined()) return;
@@ -205,6 +192,23 @@ void check_weights(const GradientWeights& weights, const Graph& graph, const Eva
 }
 
 }  // namespace
+
+std::string models::head_of(const Structure& structure, const EvaluateOptions& options) {
+  const Values* head = structure.find_info("head");
+  if (!options.head.empty() || head == nullptr) return options.head;
+  // A head may be named by a number, which a reader of the frame takes for one.
+  if (count(*head) == 1) {
+    if (const auto* words = std::get_if<std::vector<std::string>>(head)) return words->front();
+    if (const auto* numbers = std::get_if<std::vector<std::int64_t>>(head)) return std::to_string(numbers->front());
+  }
+  throw Error(ErrorCode::invalid_argument, "head= of the structure is not one name");
+}
+
+std::uint64_t models::memory_limit(const EvaluateOptions& options) {
+  if (options.memory_limit > 0) return options.memory_limit;
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
+}
 
 Model::Model() : policy_(AutoPolicy::builtin()) {}
 Model::~Model() = default;
@@ -256,7 +260,7 @@ std::shared_ptr<Model> Model::create(const std::string& config, std::uint64_t se
   }
   // Each parameter once more while it is written; each basis twice more while it is made.
   const double need = 8 * (2 * parsed.fewest_parameters() + 3 * models::basis_size(parsed));
-  const auto memory = static_cast<double>(physical_memory());
+  const auto memory = static_cast<double>(models::memory_limit({}));
   if (memory > 0 && need > memory) {
     throw Error(ErrorCode::out_of_memory,
                 fmt::format("a model of this config needs at least {:.3g} bytes to be made, this machine has {:.3g}",
@@ -405,7 +409,7 @@ MemoryEstimate Model::memory_estimate(const Structure& structure, const Evaluate
 }
 
 void Model::require_memory(ProblemSize size, const EvaluateOptions& options) const {
-  const std::uint64_t limit = options.memory_limit > 0 ? options.memory_limit : physical_memory();
+  const std::uint64_t limit = models::memory_limit(options);
   if (limit == 0) return;
   const MemoryEstimate need = estimate(size, options);
   if (need.workspace_bytes <= limit) return;
@@ -442,9 +446,7 @@ StateDict Model::weighted_gradients(const Graph& graph, const GradientWeights& w
 
 EvaluationResult Model::evaluate(const Structure& structure, const EvaluateOptions& options) {
   EvaluateOptions used = options;
-  if (used.head.empty()) {
-    if (const Values* head = structure.find_info("head")) used.head = head_name(*head);
-  }
+  used.head = models::head_of(structure, options);
   const auto start = std::chrono::steady_clock::now();
   const Graph graph = Graph::from_structure(structure, r_max());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
