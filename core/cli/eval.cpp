@@ -13,6 +13,7 @@
 #include "decisions.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "fastpath/safetensors.hpp"
 #include "held_signals.hpp"
 #include "json.hpp"
 #include "model_options.hpp"
@@ -47,14 +48,52 @@ std::vector<Frame> read_frames(const std::vector<std::string>& files) {
   return frames;
 }
 
-void evaluate(Frame& frame, ModelSetup& setup) {
+/// Runs a function for one frame, which errors then name.
+template <class Function>
+auto of_frame(const Frame& frame, const Function& function) {
   try {
-    frame.result = setup.model->evaluate(frame.structure, setup.options);
+    return function();
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", frame.name(), error.what()));
   } catch (const std::bad_alloc&) {
     throw Error(ErrorCode::out_of_memory, fmt::format("{}: out of memory", frame.name()));
   }
+}
+
+void evaluate(std::vector<Frame>& frames, ModelSetup& setup) {
+  Progress progress("evaluating", frames.size());
+  if (frames.size() == 1) {
+    Frame& frame = frames.front();
+    frame.result = of_frame(frame, [&] { return setup.model->evaluate(frame.structure, setup.options); });
+    progress.step();
+    return;
+  }
+  std::vector<Structure> structures;
+  for (Frame& frame : frames) structures.push_back(std::move(frame.structure));
+  try {
+    (void)setup.model->evaluate(structures, setup.options, [&](std::size_t i, EvaluationResult& result) {
+      result.edge_forces = {};  // which nobody reads, and which is the largest part by far
+      frames[i].result = std::move(result);
+      progress.step();
+    });
+  } catch (const StructureError& error) {
+    throw Error(error.code(), fmt::format("{}: {}", frames[error.structure()].name(), error.cause()));
+  }
+  for (std::size_t i = 0; i < frames.size(); ++i) frames[i].structure = std::move(structures[i]);
+}
+
+/// Second derivatives of the energy of one frame, with what says which number is which.
+StateDict hessian_of(const Frame& frame, ModelSetup& setup) {
+  const Structure& structure = frame.structure;
+  StateDict result;
+  result.add("hessian", of_frame(frame, [&] { return setup.model->hessian(structure, setup.options); }));
+  result.add("atomic_numbers", Tensor::from<std::int32_t>({structure.size()}, structure.atomic_numbers));
+  std::vector<double> positions, cell;
+  for (const Vec3& row : structure.positions) positions.insert(positions.end(), row.begin(), row.end());
+  for (const Vec3& row : structure.cell) cell.insert(cell.end(), row.begin(), row.end());
+  result.add("positions", Tensor::from<double>({structure.size(), 3}, positions));
+  result.add("cell", Tensor::from<double>({3, 3}, cell));
+  return result;
 }
 
 double largest_force(const Tensor& forces) {
@@ -88,6 +127,7 @@ Json json_of(const Frame& frame) {
           {"stress", std::move(stress)},
           {"n_atoms", result.n_atoms},
           {"n_edges", result.n_edges},
+          {"joined", result.n_joined},
           {"seconds", result.seconds},
           {"seconds_graph", result.seconds_graph},
           {"seconds_first_use", result.seconds_first_use},
@@ -161,25 +201,26 @@ void print_table(const std::vector<Frame>& frames) {
 }
 
 /// Finds out before the work, not after it, that the results cannot be written.
-void check_output(const std::filesystem::path& output, const CommandLine& line) {
+/// @param option  "--output", for messages.
+void check_output(const std::filesystem::path& output, const std::string& option, const CommandLine& line) {
   namespace fs = std::filesystem;
   const fs::path parent = output.has_parent_path() ? output.parent_path() : ".";
   std::error_code error;
   const fs::file_status folder = fs::status(parent, error);
   if (!fs::status_known(folder)) {
-    throw Error(ErrorCode::io, fmt::format("--output: {}: {}", parent.string(), error.message()));
+    throw Error(ErrorCode::io, fmt::format("{}: {}: {}", option, parent.string(), error.message()));
   }
   if (!fs::is_directory(folder)) {
-    throw Error(ErrorCode::not_found, fmt::format("--output: there is no directory {}", parent.string()));
+    throw Error(ErrorCode::not_found, fmt::format("{}: there is no directory {}", option, parent.string()));
   }
   const fs::file_status file = fs::status(output, error);
-  if (fs::is_directory(file)) line.fail(fmt::format("--output: {} is a directory", output.string()));
+  if (fs::is_directory(file)) line.fail(fmt::format("{}: {} is a directory", option, output.string()));
   // A new file is made beside the old one; a link may lead elsewhere, and a device is written itself.
   const bool beside =
       !fs::is_symlink(fs::symlink_status(output, error)) && (fs::is_regular_file(file) || !fs::exists(file));
   if (beside && ::access(parent.c_str(), W_OK | X_OK) != 0) {
     throw Error(ErrorCode::io,
-                fmt::format("--output: cannot make a file in {}: {}", parent.string(), std::strerror(errno)));
+                fmt::format("{}: cannot make a file in {}: {}", option, parent.string(), std::strerror(errno)));
   }
 }
 
@@ -204,11 +245,15 @@ int run_eval(const Arguments& arguments) {
   add_model_options(line);
   line.add()("output,o", po::value<std::string>()->value_name("FILE"),
              "write the frames with energy, forces and stress as extended XYZ");
+  line.add()("hessian", po::value<std::string>()->value_name("FILE"),
+             "also write the second derivatives of the energy of the only frame, eV/A^2, as safetensors");
   line.add()("no-forces", po::bool_switch(), "energies only");
   line.add()("json", po::bool_switch(), "print results and decisions as JSON");
   add_plugin_options(line);
   line.operands("file", -1);
   line.example("fastpath eval --model examples/models/demo --use-fast true examples/structures/*.xyz");
+  line.example(
+      "fastpath eval --model examples/models/demo --hessian hessian.safetensors examples/structures/water.xyz");
   line.example("fastpath eval --model examples/models/demo --output out.xyz examples/structures/water.xyz");
   if (!line.parse(arguments)) return 0;
 
@@ -217,20 +262,25 @@ int run_eval(const Arguments& arguments) {
   const std::filesystem::path output = line.text("output");
   if (line.given("output")) {
     if (output.empty()) line.fail("--output: the file's name is empty");
-    check_output(output, line);
+    check_output(output, "--output", line);
+  }
+  const std::filesystem::path hessian = line.text("hessian");
+  if (line.given("hessian")) {
+    if (hessian.empty()) line.fail("--hessian: the file's name is empty");
+    if (hessian == output) line.fail("--hessian and --output name the same file");
+    check_output(hessian, "--hessian", line);
   }
 
   ModelSetup setup = load_model(line);
   setup.options.forces = !line.get<bool>("no-forces");
   setup.options.stress = setup.options.forces;
   std::vector<Frame> frames = read_frames(files);
-  {
-    Progress progress("evaluating", frames.size());
-    for (Frame& frame : frames) {
-      evaluate(frame, setup);
-      progress.step();
-    }
+  if (line.given("hessian") && frames.size() != 1) {
+    line.fail(fmt::format("--hessian: {} frames were given, expected one", frames.size()));
   }
+  evaluate(frames, setup);
+  StateDict second_derivatives;
+  if (line.given("hessian")) second_derivatives = hessian_of(frames.front(), setup);
 
   // All of the text is made before anything is written, so that a number that cannot be written stops both.
   Json json = {{"model", line.text("model")},
@@ -242,6 +292,10 @@ int run_eval(const Arguments& arguments) {
   if (line.given("output")) {
     const HeldSignals held;
     write_results(frames, output);
+  }
+  if (line.given("hessian")) {
+    const HeldSignals held;
+    write_safetensors(hessian, second_derivatives, {{"format", "fastpath-hessian"}, {"unit", "eV/angstrom^2"}});
   }
   if (line.get<bool>("json")) {
     print_json(json, Layout::compact);

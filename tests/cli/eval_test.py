@@ -2,6 +2,7 @@ import json
 import resource
 import shlex
 import signal
+import struct
 import subprocess
 import time
 
@@ -9,7 +10,7 @@ import support
 
 NAMES = ["molecule", "triclinic", "water8", "slab", "sparse"]
 FILES = [support.DATA / f"{name}.xyz" for name in NAMES]
-FRAME = ["file", "index", "energy", "node_energies", "forces", "stress", "n_atoms", "n_edges", "seconds",
+FRAME = ["file", "index", "energy", "node_energies", "forces", "stress", "n_atoms", "n_edges", "joined", "seconds",
          "seconds_graph", "seconds_first_use", "copied_bytes", "synchronizations", "decisions"]
 # A model evaluated in another order of summation, and against numbers that another program computed.
 TOLERANCE = 1e-12
@@ -121,6 +122,18 @@ class Eval(support.ProgramTest):
         self.assertEqual([f["n_atoms"] for f in frames], [9, 3, 24])
         self.assertLessEqual(support.difference(frames[1]["energy"], expected()["sparse"]["energy"]), TOLERANCE)
 
+    def testFramesAreEvaluatedTogetherAndGiveWhatEachGivesAlone(self):
+        self.use_plugins("cpu_ref")
+        many = self.file("many.xyz", "".join(text_of(FILES[i]) for i in (0, 4, 3, 0, 4)))
+        for use_fast in ("false", "true"):
+            frames = self.evaluate("--use-fast", use_fast, many)["frames"]
+            self.assertEqual([frame["joined"] for frame in frames], [5] * 5)
+            for frame, i in zip(frames, (0, 4, 3, 0, 4), strict=True):
+                alone, = self.evaluate("--use-fast", use_fast, FILES[i])["frames"]
+                self.assertEqual((alone["joined"], alone["n_edges"]), (1, frame["n_edges"]))
+                for key in ("energy", "node_energies", "forces"):
+                    self.assertLessEqual(support.difference(frame[key], alone[key]), TOLERANCE, key)
+
     def testWithoutForcesThereAreNone(self):
         frame, = self.evaluate("--no-forces", FILES[2], "--output", "out.xyz")["frames"]
         self.assertIsNone(frame["forces"])
@@ -147,6 +160,48 @@ class Eval(support.ProgramTest):
         self.env["FASTPATH_HUB"] = str(self.folder / "hub")
         self.assertEqual(self.evaluate(FILES[4], model="mace_a")["frames"][0]["n_edges"], 2)
         self.fail_with("not_found", "eval", "--model", "mace_b", FILES[4], naming=["mace_b"])
+
+
+class Hessian(support.ProgramTest):
+    def tensors(self, path):
+        """{name: (dtype, shape, numbers)} of tensors of 64 bit reals and 32 bit integers, and the metadata, of a file."""
+        content = path.read_bytes()
+        start = 8 + struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:start])
+        metadata = header.pop("__metadata__", {})
+        code = {"F64": "d", "I32": "i"}
+        found = {}
+        for name, item in header.items():
+            if item["dtype"] not in code:
+                continue
+            begin, end = item["data_offsets"]
+            size = (end - begin) // struct.calcsize(code[item["dtype"]])
+            numbers = struct.unpack(f"<{size}{code[item['dtype']]}", content[start + begin:start + end])
+            found[name] = (item["dtype"], item["shape"], list(numbers))
+        return found, metadata
+
+    def testIsThatOfThePackageWithTheAtomsItBelongsTo(self):
+        want, _ = self.tensors(support.DATA / "data.safetensors")
+        self.use_plugins("cpu_ref")
+        for use_fast in ("false", "true"):
+            self.evaluate("--use-fast", use_fast, "--hessian", "h.safetensors", FILES[0])
+            found, metadata = self.tensors(self.folder / "h.safetensors")
+            self.assertEqual(metadata, {"format": "fastpath-hessian", "unit": "eV/angstrom^2"})
+            self.assertEqual({name: item[:2] for name, item in found.items()},
+                             {"hessian": ("F64", [27, 27]), "atomic_numbers": ("I32", [9]),
+                              "positions": ("F64", [9, 3]), "cell": ("F64", [3, 3])})
+            self.assertLessEqual(support.difference(found["hessian"][2], want["molecule:hessian"][2]), 1e-10)
+            rows = support.read_xyz(FILES[0])[0][1]
+            self.assertEqual(len(rows), 9)
+            self.assertEqual(found["positions"][2][:3], [float(x) for x in rows[0][1:4]])
+
+    def testIsOfOneFrameAndRefusedBeforeTheWorkWhereItCannotBeWritten(self):
+        arguments = ["eval", "--model", support.MODEL, "--use-fast", "false"]
+        self.fail_with("invalid_argument", *arguments, "--hessian", "h.safetensors", FILES[0], FILES[4],
+                       naming=["--hessian", "2 frames"])
+        self.fail_with("not_found", *arguments, "--hessian", "absent/h", FILES[0], naming=["--hessian", "absent"])
+        self.fail_with("invalid_argument", *arguments, "--hessian", "", FILES[0], naming=["--hessian"])
+        self.assertFalse((self.folder / "h.safetensors").exists())
 
 
 class OutputFile(support.ProgramTest):
