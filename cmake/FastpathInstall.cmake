@@ -1,5 +1,5 @@
-# Installs four components: `sdk`, `core` and `conformance`, each with an export set of its own so that sdk and core are
-# found without the others, and `plugins`. Each plugin's own rule stands in plugins/CMakeLists.txt.
+# Installs five components: `sdk`, `core` and `conformance`, each with an export set of its own so that sdk and core are
+# found without the others, `plugins`, and `torchscript`, which needs libtorch. Each plugin's own rule stands in plugins/CMakeLists.txt.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
@@ -18,6 +18,9 @@ install(TARGETS fastpath EXPORT fastpath-core
   LIBRARY COMPONENT core
   FILE_SET HEADERS COMPONENT core)
 install(TARGETS fastpath_probe RUNTIME COMPONENT core)
+if(TARGET fastpath_torchscript)
+  install(TARGETS fastpath_torchscript LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/fastpath" COMPONENT torchscript)
+endif()
 if(TARGET fastpath_cli)
   # Not by install(TARGETS): CMake would end the RUNPATH of a program whose RUNPATH it is going to change with an empty
   # entry, which the dynamic linker takes for the current directory. So it is changed here, and has to be as long as the

@@ -13,7 +13,7 @@ for group in "$@"; do
   case "$group" in
     ci)
       tools+=(clang-14=clang++-14 clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14)
-      libraries+=(libclang-rt-14-dev)
+      libraries+=(libclang-rt-14-dev libtorch-dev)  # the second for the TorchScript export
       ;;
     hip)  # hipRTC, with which AMD kernels are compiled and checked without a device; 200 MB with its LLVM
       libraries+=(libamdhip64-5 libhiprtc-builtins5)

@@ -24,6 +24,7 @@ int run_explain(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
 int run_compile(const Arguments& arguments);
+int run_export(const Arguments& arguments);
 int run_hub(const Arguments& arguments);
 int run_hub_create(const Arguments& arguments);
 int run_version(const Arguments& arguments);

@@ -21,6 +21,7 @@ constexpr std::array kCommands{
     Command{"eval", "energies, forces and stress of structures", run_eval},
     Command{"verify", "whether a plugin keeps its contract, or a model its physics", run_verify},
     Command{"compile", "make a model's kernels for devices that need not be here", run_compile},
+    Command{"export", "write a model in a form that other programs load", run_export},
     Command{"hub", "make model folders", run_hub},
 };
 
