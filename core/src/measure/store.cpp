@@ -91,7 +91,8 @@ class DirectoryLock {
 void make_directory(const fs::path& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
-  if (error && !fs::is_directory(directory)) fail(directory, "made", error.value());
+  std::error_code ignored;  // a directory above may not even be searched
+  if (error && !fs::is_directory(directory, ignored)) fail(directory, "made", error.value());
 }
 
 std::vector<fs::path> files_of(const fs::path& directory, std::vector<Reason>& problems) {
