@@ -42,7 +42,10 @@ constexpr const char* kHelp =
   --dtype NAME,NAME   float64, float32 (float64)
   --device NAME       of all arms but the reference, which runs on the CPU (cpu)
   --threads N,N       CPU threads of an evaluation, 0: all; the reference uses one thread whatever it may use (0)
-  --passes NAME,NAME  forces (energy, forces, stress), energy (forces)
+  --passes NAME,NAME  forces (energy, forces, stress), energy, training: a step of training without the optimiser's part,
+                      that is forces, and then the gradient by every parameter of a loss of energy, forces and stress;
+                      joined: forces of 64 copies of the structure in one call, one_by_one: in 64 calls, neighbour
+                      lists included (forces)
   --arms NAME,...     reference; fast: the kernels that fastpath chooses; the id of a plugin: its kernels, and those of
                       cpu_ref for ops that it lacks (reference,fast)
   --plugins DIR       where the plugins of arms named by id are (those of the build)
@@ -59,6 +62,16 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What an arm does once.
+enum class Work { energy, forces, training, joined, one_by_one };
+constexpr std::array<std::pair<const char*, Work>, 5> kWork{{{"energy", Work::energy},
+                                                             {"forces", Work::forces},
+                                                             {"training", Work::training},
+                                                             {"joined", Work::joined},
+                                                             {"one_by_one", Work::one_by_one}}};
+constexpr std::size_t kCopies = 64;  // of a structure that is evaluated many times
+const char* to_string(Work work) { return kWork[static_cast<std::size_t>(work)].first; }
+
 struct Settings {
   std::string model = "examples/models/demo";
   std::string structure = "examples/structures/water.xyz";
@@ -66,7 +79,7 @@ struct Settings {
   std::vector<fastpath::DType> dtypes{fastpath::DType::float64};
   fastpath::Device device;
   std::vector<int> threads{0};
-  std::vector<bool> forces{true};
+  std::vector<Work> passes{Work::forces};
   std::vector<std::string> arms{"reference", "fast"};
   bench::Budget budget{.seconds = 10, .warm_up = 0, .min_rounds = 3, .max_rounds = 1000};
   std::string plugins = BENCH_TREE_PLUGINS;
@@ -122,10 +135,12 @@ Settings parse(const std::vector<std::string>& arguments) {
        }},
       {"--passes",
        [&](auto&, auto& value) {
-         settings.forces.clear();
+         settings.passes.clear();
          for (const std::string& part : split(value)) {
-           if (part != "forces" && part != "energy") throw UsageError("--passes: '" + part + "'; forces or energy");
-           settings.forces.push_back(part == "forces");
+           const auto known =
+               std::find_if(kWork.begin(), kWork.end(), [&](const auto& each) { return part == each.first; });
+           if (known == kWork.end()) throw UsageError("--passes: '" + part + "' is none of them; see --help");
+           settings.passes.push_back(known->second);
          }
        }},
       {"--arms", [&](auto&, auto& value) { settings.arms = split(value); }},
@@ -217,6 +232,8 @@ struct ArmResult {
   std::uint64_t memory_before = 0, memory_peak = 0;
   double energy = 0;
   fastpath::Tensor forces;
+  fastpath::StateDict gradients;     // of training
+  double gradient_difference = NAN;  // from the first arm's, of the largest entry of each parameter
   int modules = 0, modules_fast = 0;
   std::set<std::string> plugins;
   std::string failure;  // why it did not run: out of memory
@@ -224,7 +241,7 @@ struct ArmResult {
 
 struct SizeResult {
   fastpath::DType dtype = fastpath::DType::float64;
-  bool forces = true;
+  Work work = Work::forces;
   std::int64_t n_atoms = 0, n_edges = 0;
   double seconds_graph = 0;
   std::vector<ArmResult> arms;
@@ -259,14 +276,62 @@ fastpath::Context& context_of(const std::string& plugin, const Settings& setting
   return *context;
 }
 
-SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& graph, double seconds_graph,
-                        fastpath::DType dtype, bool forces, const Settings& settings) {
+/// What is evaluated.
+struct Subject {
+  std::vector<fastpath::Structure> structures;  // one, or equal ones
+  fastpath::Graph graph;                        // of one
+  double seconds_graph = 0;
+};
+
+struct Outcome {
+  fastpath::EvaluationResult result;
+  fastpath::StateDict gradients;
+};
+
+/// Does the work once. The loss of training is energy / number of atoms + sum of squares of forces and stresses: its
+/// gradient costs what that of any other loss does.
+Outcome once(fastpath::Model& model, const Subject& subject, const fastpath::EvaluateOptions& options, Work work) {
+  if (work == Work::joined || work == Work::one_by_one) {
+    std::vector<fastpath::EvaluationResult> results;
+    if (work == Work::joined) {
+      results = model.evaluate(subject.structures, options);
+    } else {
+      for (const fastpath::Structure& each : subject.structures) results.push_back(model.evaluate(each, options));
+    }
+    double seconds = 0;
+    for (const fastpath::EvaluationResult& result : results) seconds += result.seconds;
+    Outcome outcome{std::move(results.back()), {}};
+    outcome.result.seconds = seconds;
+    return outcome;
+  }
+  const fastpath::Graph& graph = subject.graph;
+  Outcome outcome{model.evaluate(graph, options), {}};
+  if (work != Work::training) return outcome;
+  const auto twice = [](const fastpath::Tensor& tensor) {
+    fastpath::Tensor result = tensor.clone();
+    for (double& value : result.span<double>()) value *= 2;
+    return result;
+  };
+  fastpath::EvaluateOptions derived = options;
+  derived.forces = derived.stress = false;
+  derived.weights.energies = fastpath::Tensor::from<double>({1}, {1.0 / static_cast<double>(graph.n_nodes())});
+  derived.weights.forces = twice(outcome.result.forces);
+  derived.weights.stresses = twice(outcome.result.graph_stresses);
+  fastpath::EvaluationResult second = model.evaluate(graph, derived);
+  outcome.gradients = std::move(second.weighted_gradients);
+  outcome.result.selection = second.selection;  // of the two passes the one with more to ask of kernels
+  outcome.result.seconds += second.seconds;
+  return outcome;
+}
+
+SizeResult measure_size(const fastpath::Model& model, const Subject& subject, fastpath::DType dtype, Work work,
+                        const Settings& settings) {
   SizeResult size;
   size.dtype = dtype;
-  size.forces = forces;
-  size.seconds_graph = seconds_graph;
-  size.n_atoms = graph.n_nodes();
-  size.n_edges = graph.n_edges();
+  size.work = work;
+  size.seconds_graph = subject.seconds_graph;
+  size.n_atoms = subject.graph.n_nodes() * static_cast<std::int64_t>(subject.structures.size());
+  size.n_edges = subject.graph.n_edges() * static_cast<std::int64_t>(subject.structures.size());
 
   std::vector<bench::Arm> arms;
   std::vector<std::size_t> which;                        // place of each of `arms` in size.arms
@@ -277,7 +342,7 @@ SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& gra
       fastpath::EvaluateOptions options;
       options.dtype = dtype;
       options.threads = name == "reference" ? 1 : threads;
-      options.forces = options.stress = forces;
+      options.forces = options.stress = work != Work::energy;
       options.use_fast = name == "reference" ? fastpath::UseFast::never : fastpath::UseFast::always;
       if (name != "reference") options.device = settings.device;
       models.push_back(model.replica());
@@ -298,11 +363,13 @@ SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& gra
       result.memory_before = bench::current_memory().value_or(0);
       const double start = bench::now();
       try {
-        const fastpath::EvaluationResult first = models.back()->evaluate(graph, options);
+        Outcome outcome = once(*models.back(), subject, options, work);
+        const fastpath::EvaluationResult& first = outcome.result;
         result.first_seconds = bench::now() - start;
         result.memory_peak = bench::peak_memory().value_or(0);
         result.energy = first.energy;
         result.forces = first.forces;
+        result.gradients = std::move(outcome.gradients);
         for (const fastpath::Decision& decision : first.selection.decisions) {
           // Work that a fused module does, or the parts of one, is counted there.
           using fastpath::ReasonCode;
@@ -316,9 +383,9 @@ SizeResult measure_size(const fastpath::Model& model, const fastpath::Graph& gra
         which.push_back(size.arms.size());
         arms.push_back(
             {name,
-             [&graph, options, mine = models.back()] {
+             [&subject, options, work, mine = models.back()] {
                const double begin = bench::now();
-               mine->evaluate(graph, options);
+               (void)once(*mine, subject, options, work);
                return bench::now() - begin;
              },
              options.threads,
@@ -348,7 +415,7 @@ void print_table(const std::vector<SizeResult>& sizes, const Settings& settings)
   for (const SizeResult& size : sizes) {
     for (const ArmResult& arm : size.arms) {
       const double seconds = arm.timing.median(), ratio = size.ratio(arm);
-      table.add({size.forces ? "forces" : "energy", std::string(to_string(size.dtype)), std::to_string(size.n_atoms),
+      table.add({to_string(size.work), std::string(to_string(size.dtype)), std::to_string(size.n_atoms),
                  std::to_string(size.n_edges), bench::time_text(size.seconds_graph), arm.timing.name,
                  std::to_string(arm.timing.threads), arm.failure.empty() ? bench::time_text(seconds) : "out of memory",
                  bench::time_text(arm.timing.mad()), bench::fixed(1e6 * seconds / static_cast<double>(size.n_atoms), 1),
@@ -365,12 +432,21 @@ void print_table(const std::vector<SizeResult>& sizes, const Settings& settings)
     std::printf("%s: %d of %d modules by %s\n", arm.timing.name.c_str(), arm.modules_fast, arm.modules,
                 plugins.empty() ? "kernels; no plugin served any" : plugins.c_str());
   }
+  for (const SizeResult& size : sizes) {
+    for (const ArmResult& arm : size.arms) {
+      if (std::isnan(arm.gradient_difference)) continue;
+      std::printf("%s, %lld atoms, %s with %d thread%s: gradients differ from those of %s by at most %.1e\n",
+                  std::string(to_string(size.dtype)).c_str(), static_cast<long long>(size.n_atoms),
+                  arm.timing.name.c_str(), arm.timing.threads, arm.timing.threads == 1 ? "" : "s",
+                  size.arms.front().timing.name.c_str(), arm.gradient_difference);
+    }
+  }
   // Small systems are ruled by fixed costs, so growth is told from the first size of 200 atoms or more.
   const auto from =
       std::find_if(sizes.begin(), sizes.end(), [](const SizeResult& size) { return size.n_atoms >= 200; });
   if (from == sizes.end()) return;
   const auto to = std::find_if(sizes.rbegin(), sizes.rend(), [&](const SizeResult& size) {
-    return size.dtype == from->dtype && size.forces == from->forces;
+    return size.dtype == from->dtype && size.work == from->work;
   });
   if (to->n_atoms <= from->n_atoms) return;
   for (std::size_t i = 0; i < from->arms.size(); ++i) {
@@ -401,7 +477,7 @@ std::string to_json(const std::vector<SizeResult>& sizes, const bench::Findings&
   json.put("channels", facts.channels).put("parameters", model.parameter_count()).end();
   json.begin_array("results");
   for (const SizeResult& size : sizes) {
-    json.begin_object().put("dtype", to_string(size.dtype)).put("pass", size.forces ? "forces" : "energy");
+    json.begin_object().put("dtype", to_string(size.dtype)).put("pass", to_string(size.work));
     json.put("atoms", size.n_atoms).put("edges", size.n_edges).put("seconds_graph", size.seconds_graph);
     json.begin_array("arms");
     for (const ArmResult& arm : size.arms) {
@@ -413,6 +489,7 @@ std::string to_json(const std::vector<SizeResult>& sizes, const bench::Findings&
       json.put("memory_peak_bytes", arm.memory_peak);
       json.put("memory_bytes", arm.memory_peak - std::min(arm.memory_before, arm.memory_peak));
       json.put("energy", arm.energy).put("modules", arm.modules).put("modules_fast", arm.modules_fast);
+      json.put("gradient_difference", arm.gradient_difference);
       json.put("ratio", size.ratio(arm)).put("failure", arm.failure);
       json.begin_array("plugins");
       for (const std::string& plugin : arm.plugins) json.put("", plugin);
@@ -428,10 +505,21 @@ std::string to_json(const std::vector<SizeResult>& sizes, const bench::Findings&
   return json.text();
 }
 
+/// The largest difference, of the largest entry of `b`; infinite where one is not a number.
+double difference(const fastpath::Tensor& a, const fastpath::Tensor& b) {
+  double most = 0, largest = 0;
+  for (std::int64_t i = 0; i < b.numel(); ++i) {
+    const double x = a.data<double>()[i], y = b.data<double>()[i];
+    most = std::isnan(x) || std::isnan(y) ? INFINITY : std::max(most, std::abs(x - y));
+    largest = std::max(largest, std::abs(y));
+  }
+  return largest > 0 ? most / largest : most;
+}
+
 /// Speeds of different results mean nothing.
-bool agree(const SizeResult& size) {
+bool agree(SizeResult& size) {
   const bool exact = size.dtype == fastpath::DType::float64;
-  const ArmResult* first = nullptr;
+  ArmResult* first = nullptr;
   bool good = true;
   const auto check = [&](const char* what, const ArmResult& arm, double difference, double limit) {
     if (difference <= limit) return;
@@ -440,21 +528,21 @@ bool agree(const SizeResult& size) {
                  first->timing.name.c_str(), arm.timing.name.c_str(), difference, limit);
     good = false;
   };
-  for (const ArmResult& arm : size.arms) {
+  for (ArmResult& arm : size.arms) {
     if (!arm.failure.empty()) continue;
     if (first == nullptr) {
       first = &arm;
       continue;
     }
     check("energies", arm, std::abs(arm.energy - first->energy) / std::abs(first->energy), exact ? 1e-12 : 1e-5);
-    if (!size.forces) continue;
-    double most = 0, largest = 0;
-    for (std::int64_t i = 0; i < arm.forces.numel(); ++i) {
-      const double a = arm.forces.data<double>()[i], b = first->forces.data<double>()[i];
-      most = std::isnan(a) ? INFINITY : std::max(most, std::abs(a - b));
-      largest = std::max(largest, std::abs(b));
+    if (size.work == Work::energy) continue;
+    check("forces", arm, difference(arm.forces, first->forces), exact ? 1e-11 : 1e-4);
+    if (size.work != Work::training) continue;
+    arm.gradient_difference = 0;
+    for (const auto& [name, gradient] : first->gradients) {
+      arm.gradient_difference = std::max(arm.gradient_difference, difference(arm.gradients.at(name), gradient));
     }
-    check("forces", arm, most / largest, exact ? 1e-11 : 1e-4);
+    check("gradients", arm, arm.gradient_difference, exact ? 1e-10 : 1e-3);
   }
   return good;
 }
@@ -472,28 +560,33 @@ int run(const Settings& settings) {
   std::vector<SizeResult> sizes;
   bench::Findings findings;
   bool good = true;
-  for (const bool forces : settings.forces) {
+  for (const Work work : settings.passes) {
     for (const fastpath::DType dtype : settings.dtypes) {
       for (const int wanted : settings.sizes) {
         const fastpath::Structure structure = unit ? replicate(*unit, wanted) : bench::crystal(wanted);
         std::vector<double> graph_seconds;
-        std::optional<fastpath::Graph> graph;
+        Subject subject{{}, fastpath::Graph::from_structure(structure, model->r_max())};
         for (int i = 0; i < 3; ++i) {
           const double start = bench::now();
-          graph = fastpath::Graph::from_structure(structure, model->r_max());
+          subject.graph = fastpath::Graph::from_structure(structure, model->r_max());
           graph_seconds.push_back(bench::now() - start);
         }
-        sizes.push_back(measure_size(*model, *graph, bench::median(graph_seconds), dtype, forces, settings));
-        const SizeResult& size = sizes.back();
+        subject.seconds_graph = bench::median(graph_seconds);
+        subject.structures.assign(work == Work::joined || work == Work::one_by_one ? kCopies : 1, structure);
+        sizes.push_back(measure_size(*model, subject, dtype, work, settings));
+        SizeResult& size = sizes.back();
         good &= agree(size);
         std::vector<bench::Timing> timings;
         for (const ArmResult& arm : size.arms) timings.push_back(arm.timing);
-        findings.add(settings.model + " " + std::string(to_string(dtype)) + (forces ? " forces, " : " energy, ") +
+        findings.add(settings.model + " " + std::string(to_string(dtype)) + " " + to_string(work) + ", " +
                          std::to_string(size.n_atoms) + " atoms",
                      timings);
-        for (ArmResult& arm : sizes.back().arms) arm.forces = {};
+        for (ArmResult& arm : sizes.back().arms) {
+          arm.forces = {};
+          arm.gradients = {};
+        }
         if (table) {
-          std::printf("%s %s, %lld atoms done\n", forces ? "forces" : "energy", std::string(to_string(dtype)).c_str(),
+          std::printf("%s %s, %lld atoms done\n", to_string(work), std::string(to_string(dtype)).c_str(),
                       static_cast<long long>(size.n_atoms));
           std::fflush(stdout);
         }

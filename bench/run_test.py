@@ -32,7 +32,7 @@ class Run(unittest.TestCase):
     def test_TeachesWhatItCanDo(self):
         run = self.run_script("--help")
         self.assertEqual(run.returncode, 0, run.stderr)
-        for word in ("--quick", "--full", "--docs", "ops ARGS", "model ARGS", "build/bench", "spread"):
+        for word in ("--quick", "--full", "--docs", "--training", "ops ARGS", "model ARGS", "build/bench", "spread"):
             self.assertIn(word, run.stdout)
         self.assertNotIn("set -", run.stdout)
 

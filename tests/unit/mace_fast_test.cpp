@@ -159,6 +159,37 @@ TEST_P(FastModel, DerivativesAlongADirectionRunTheReferenceAndSayWhichPassIsMiss
   EXPECT_EQ(result.selection.decisions[0].candidates[0].reasons[0].code, ReasonCode::pass);
 }
 
+TEST_P(FastModel, GradientsOfForcesRunTheReferenceWhereAPassIsMissingAndThoseOfEnergiesDoNot) {
+  Context without(
+      {.registry = {.search_paths = {FASTPATH_TEST_PLUGINS}, .default_paths = false, .enable = {"fake_device"}}});
+  EvaluateOptions weighted = options(UseFast::always);
+  weighted.context = &without;
+  weighted.device = {DeviceKind::extension, 0};
+  weighted.forces = weighted.stress = false;
+  const Graph graph = Graph::from_structure(structure(), model().r_max());
+  const Tensor energy = Tensor::from<double>({1}, {1.5}), forces = Tensor::zeros({graph.n_nodes(), 3}, DType::float64);
+  double value = 0.3;
+  for (double& component : forces.span<double>()) component = value = std::sin(7 * value + 1);
+  for (const bool of_forces : {true, false}) {
+    weighted.weights = {energy, of_forces ? forces : Tensor(), {}};
+    const EvaluationResult result = model().evaluate(graph, weighted);
+    EXPECT_EQ(result.selection.any_fast(), !of_forces);
+    if (of_forces) {
+      for (const Decision& decision : result.selection.decisions) {
+        for (const Candidate& candidate : decision.candidates) {
+          ASSERT_FALSE(candidate.reasons.empty()) << decision.module;
+          EXPECT_EQ(candidate.reasons[0].code, ReasonCode::pass) << decision.module;
+        }
+      }
+    }
+    const StateDict want = model().weighted_gradients(graph, weighted.weights, options(UseFast::never));
+    ASSERT_EQ(result.weighted_gradients.size(), want.size());
+    for (const auto& [name, tensor] : want) {
+      EXPECT_LE(tensor_error(result.weighted_gradients.at(name), tensor), 1e-11) << name;
+    }
+  }
+}
+
 /// Asks for parameter gradients and for derivatives of everything along a direction of the positions.
 void ask_for_tangents(EvaluateOptions& options, const Structure& structure) {
   options.parameter_gradients = true;
