@@ -7,6 +7,7 @@
 
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "fastpath/measurement.hpp"
 #include "fastpath/model.hpp"
 #include "fastpath/warning.hpp"
 
@@ -137,6 +138,21 @@ int run(const std::string& model_folder, const std::string& structure_file) {
   }
   check(!refusal.empty(), "strict mode refuses to run the reference, with a reason");
   std::printf("  \"%s...\"\n", refusal.substr(0, 150).c_str());
+
+  // Before a long run: measures what is not known on this machine yet, and evaluates once. Left alone, a context keeps
+  // what it measures in the user's directory; this one keeps it in memory.
+  fastpath::ContextOptions kept_in_memory;
+  kept_in_memory.measurements = std::make_shared<fastpath::MeasurementStore>();
+  fastpath::Context context(kept_in_memory);
+  fastpath::EvaluateOptions long_run;
+  long_run.context = &context;
+  long_run.use_fast = fastpath::UseFast::automatic;
+  const double budget_seconds = 1;
+  const fastpath::WarmUp ready = model->warm_up(structure, long_run, budget_seconds);
+  std::printf("warm-up: %zu measurements in %.1f s%s\n", ready.measured, ready.seconds,
+              ready.out_of_time ? ", the budget ended before all was known well" : "");
+  check(ready.measured > 0 || !result.selection, "the first warm-up measures, where there are kernels");
+  check(context.measurements().empty() == (ready.measured == 0), "what was measured is kept");
 
   fastpath::set_warning_handler({});
   if (failures > 0) return 1;

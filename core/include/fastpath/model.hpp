@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -60,6 +61,9 @@ struct EvaluateOptions {
   static constexpr std::uint64_t kBatchMemory = std::uint64_t{64} << 20;
 };
 
+/// What such an evaluation computes.
+FASTPATH_EXPORT Passes passes_of(const EvaluateOptions& options);
+
 struct EvaluationResult {
   double energy = 0;     ///< eV, of the local atoms.
   Tensor node_energies;  ///< [n_local] float64, eV
@@ -108,6 +112,13 @@ class FASTPATH_EXPORT StructureError : public Error {
 struct MemoryEstimate {
   std::uint64_t workspace_bytes = 0;
   std::uint64_t parameter_bytes = 0;
+};
+
+/// What Model::warm_up() did.
+struct WarmUp {
+  std::size_t measured = 0;  ///< Measurements that were made, and are in the context's store.
+  bool out_of_time = false;  ///< The budget ended before everything was measured as well as it could be.
+  double seconds = 0;        ///< Of everything.
 };
 
 /// A root module with a `use_fast` setting and a policy. One evaluation at a time per instance; see replica().
@@ -186,6 +197,16 @@ class FASTPATH_EXPORT Model : public Module {
   /// a
   ///   volume; Error(numerics) naming the parameter if a gradient is not finite; otherwise as evaluate().
   StateDict weighted_gradients(const Graph& graph, const GradientWeights& weights, const EvaluateOptions& options = {});
+
+  /// Makes ready for evaluations of structures like this one, so that the first of them takes no longer than the
+  /// others: loads plugins, creates kernels and converts parameters, by an evaluation. Under auto it first measures
+  /// what the context's store has no measurement of that counts: whole evaluations and single ops, from 8 edges to
+  /// twice as many as here (docs/tuning.md), and keeps what it finds there. evaluate() never measures.
+  /// @param budget_seconds  For measuring, about; 0: measure nothing. What does not fit is left for the next time.
+  ///   Nothing is measured either where the context is deterministic.
+  /// @throws Error(invalid_argument) for a negative budget, what evaluate() throws, and what the store throws.
+  WarmUp warm_up(const Structure& structure, const EvaluateOptions& options = {}, double budget_seconds = 30);
+  WarmUp warm_up(const Graph& graph, const EvaluateOptions& options = {}, double budget_seconds = 30);
 
   /// The selection an evaluation of this size would make; also written into the modules.
   Selection explain(ProblemSize size, const EvaluateOptions& options = {});

@@ -210,6 +210,12 @@ std::uint64_t models::memory_limit(const EvaluateOptions& options) {
   return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : 0;
 }
 
+Passes passes_of(const EvaluateOptions& options) {
+  return models::carries_tangents(options) ? kPassesTraining
+         : models::goes_back(options)      ? kPassesForces
+                                           : kPassesEnergy;
+}
+
 Model::Model() : policy_(AutoPolicy::builtin()) {}
 Model::~Model() = default;
 
@@ -357,9 +363,7 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
     }
     context.impl().remember(options.device);
   }
-  const Passes passes = models::carries_tangents(options) ? kPassesTraining
-                        : models::goes_back(options)      ? kPassesForces
-                                                          : kPassesEnergy;
+  const Passes passes = passes_of(options);
   const std::vector<NamedFastModule>& modules = fast_list();
   Selection selection;
   if (options.device.is_cpu()) {
