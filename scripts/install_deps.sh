@@ -13,7 +13,9 @@ for group in "$@"; do
   case "$group" in
     ci)
       tools+=(clang-14=clang++-14 clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14)
-      libraries+=(libclang-rt-14-dev libtorch-dev)  # the second for the TorchScript export
+      libraries+=(libclang-rt-14-dev
+        libtorch-dev  # for the TorchScript export
+        chromium)     # 122 MB: tests look at pages in it
       ;;
     hip)  # hipRTC, with which AMD kernels are compiled and checked without a device; 200 MB with its LLVM
       libraries+=(libamdhip64-5 libhiprtc-builtins5)

@@ -23,6 +23,7 @@ int run_doctor(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
+int run_tune(const Arguments& arguments);
 int run_compile(const Arguments& arguments);
 int run_export(const Arguments& arguments);
 int run_hub(const Arguments& arguments);

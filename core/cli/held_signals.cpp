@@ -29,4 +29,6 @@ HeldSignals::~HeldSignals() {
   if (held_signal != 0) ::raise(held_signal);
 }
 
+bool HeldSignals::pending() noexcept { return held_signal != 0; }
+
 }  // namespace fastpath::cli

@@ -15,6 +15,9 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
+  /// Whether one came since the object was made: for long work that then ends by itself.
+  static bool pending() noexcept;
+
  private:
   static constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
   std::array<struct sigaction, kSignals.size()> before_{};

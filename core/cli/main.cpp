@@ -20,6 +20,7 @@ constexpr std::array kCommands{
     Command{"explain", "which path each module of a model would take, and why", run_explain},
     Command{"eval", "energies, forces and stress of structures", run_eval},
     Command{"verify", "whether a plugin keeps its contract, or a model its physics", run_verify},
+    Command{"tune", "when kernels are faster than the reference on this machine", run_tune},
     Command{"compile", "make a model's kernels for devices that need not be here", run_compile},
     Command{"export", "write a model in a form that other programs load", run_export},
     Command{"hub", "make model folders", run_hub},
