@@ -46,8 +46,8 @@ constexpr const char* kHelp =
                       that is forces, and then the gradient by every parameter of a loss of energy, forces and stress;
                       joined: forces of 64 copies of the structure in one call, one_by_one: in 64 calls, neighbour
                       lists included (forces)
-  --arms NAME,...     reference; fast: the kernels that fastpath chooses; the id of a plugin: its kernels, and those of
-                      cpu_ref for ops that it lacks (reference,fast)
+  --arms NAME,...     reference; fast: the kernels that fastpath chooses; auto: what it knows to be faster here; the id
+                      of a plugin: its kernels, and those of cpu_ref for ops that it lacks (reference,fast)
   --plugins DIR       where the plugins of arms named by id are (those of the build)
   --budget SECONDS    of the counted runs of one size, all arms together; of an arm whose first run takes 5
                       times as long that one counts, without another (10)
@@ -270,7 +270,7 @@ fastpath::Context& context_of(const std::string& plugin, const Settings& setting
   if (std::none_of(known.begin(), known.end(), [&](const fastpath::PluginInfo& each) {
         return each.id == plugin && each.state == fastpath::PluginState::usable;
       })) {
-    throw UsageError("--arms: '" + plugin + "' is neither reference nor fast, nor a usable plugin in " +
+    throw UsageError("--arms: '" + plugin + "' is none of reference, fast and auto, nor a usable plugin in " +
                      settings.plugins);
   }
   return *context;
@@ -343,10 +343,12 @@ SizeResult measure_size(const fastpath::Model& model, const Subject& subject, fa
       options.dtype = dtype;
       options.threads = name == "reference" ? 1 : threads;
       options.forces = options.stress = work != Work::energy;
-      options.use_fast = name == "reference" ? fastpath::UseFast::never : fastpath::UseFast::always;
+      options.use_fast = name == "reference" ? fastpath::UseFast::never
+                         : name == "auto"    ? fastpath::UseFast::automatic
+                                             : fastpath::UseFast::always;
       if (name != "reference") options.device = settings.device;
       models.push_back(model.replica());
-      if (name != "reference" && name != "fast") {
+      if (name != "reference" && name != "fast" && name != "auto") {
         options.context = &context_of(name, settings);
         auto policy = std::make_shared<fastpath::AutoPolicy>();
         policy->preference = {name};
