@@ -51,7 +51,7 @@ using Blocks = std::vector<std::string>;  ///< Expressions, one a block.
 
 class Generator {
  public:
-  explicit Generator(models::MaceModel& model) : model_(model), config_(model.config()), state_(model.state_dict()) {
+  explicit Generator(models::MaceModel& model) : config_(model.config()), state_(model.state_dict()) {
     for (const auto& [name, module] : model.named_modules()) modules_.emplace(name, module);
   }
 
@@ -477,7 +477,6 @@ class Generator {
 )");
   }
 
-  models::MaceModel& model_;
   const MaceConfig& config_;
   StateDict state_;
   std::map<std::string, Module*> modules_;
