@@ -46,7 +46,7 @@ class CpuKernel : public sdk::Kernel {
     } else {
       plan(counting, extents, sizes.pass);
     }
-    return {.scratch_bytes = counting.bytes(), .saved_bytes = 0};
+    return {.scratch_bytes = counting.bytes(), .saved_bytes = saved_bytes(extents, sizes.pass)};
   }
   void run(const sdk::Run& run) final {
     need_parameters();
@@ -73,6 +73,11 @@ class CpuKernel : public sdk::Kernel {
   /// Takes from `scratch` everything that the pass needs, so that its size is known.
   virtual void plan(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) {
     static_cast<void>(scratch), static_cast<void>(extents), static_cast<void>(pass);
+  }
+  /// What the pass forward hands to the one backward, in Run::saved, if the host keeps it.
+  virtual std::uint64_t saved_bytes(const sdk::Extents& extents, sdk::Pass pass) const {
+    static_cast<void>(extents), static_cast<void>(pass);
+    return 0;
   }
   virtual void forward(const sdk::Run& run, sdk::Scratch& scratch) = 0;
   virtual void backward(const sdk::Run& run, sdk::Scratch& scratch) = 0;

@@ -7,6 +7,7 @@
 #include "pairs.hpp"
 #include "schedule.hpp"
 #include "step.hpp"
+#include "step_tangents.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_simd/message_step.cpp"
@@ -279,7 +280,8 @@ class StepWork : public EdgeWork<T, StepJob<T>> {
 template <class T>
 class MessageStep final : public CpuKernel<T> {
  public:
-  explicit MessageStep(const sdk::MessageStepConfig& config) : CpuKernel<T>(config.signature()), plan_(config) {}
+  explicit MessageStep(const sdk::MessageStepConfig& config)
+      : CpuKernel<T>(config.signature()), plan_(config), tangents_(config) {}
 
  private:
   using Work = StepWork<T>;
@@ -294,6 +296,20 @@ class MessageStep final : public CpuKernel<T> {
     std::vector<const T*> weights;
     for (std::size_t i = 0; i < plan_.layers(); ++i) weights.push_back(this->read(parameters, kFirstWeight + i));
     take_(plan_, weights.data());
+    tangents_.bind(parameters);
+  }
+  void plan_tangent(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) override {
+    tangents_.plan(scratch, extents, pass);
+  }
+  std::uint64_t saved_bytes(const sdk::Extents& extents, sdk::Pass pass) const override {
+    const bool tangent = pass == sdk::Pass::forward_tangent || pass == sdk::Pass::backward_tangent;
+    return tangent ? tangents_.saved_bytes(extents) : 0;
+  }
+  void forward_tangent(const sdk::Run& run, sdk::Scratch& scratch) override {
+    tangents_.forward(run, scratch, this->workers_);
+  }
+  void backward_tangent(const sdk::Run& run, sdk::Scratch& scratch) override {
+    tangents_.backward(run, scratch, this->workers_);
   }
   void plan(sdk::Scratch& scratch, const sdk::Extents& extents, sdk::Pass pass) override {
     const bool backward = pass == sdk::Pass::backward;
@@ -357,6 +373,7 @@ class MessageStep final : public CpuKernel<T> {
   }
 
   StepPlan<T> plan_;
+  StepTangents<T> tangents_;
   StepTake<T>* take_ = FASTPATH_FOR_TARGET(StepTake<T>, step_take<T>);
 };
 
@@ -378,7 +395,7 @@ Op message_step() {
                              "component; only those of directions, in that one");
             }
           },
-          create<MessageStep, Config>, kPlainPasses};
+          create<MessageStep, Config>};
 }
 
 }  // namespace cpu_simd

@@ -14,7 +14,6 @@ using fastpath_cpu::check_degrees;
 using fastpath_cpu::Chunks;
 using fastpath_cpu::CpuKernel;
 using fastpath_cpu::create;
-using fastpath_cpu::kPlainPasses;
 using fastpath_cpu::MultilinearKernel;
 using fastpath_cpu::Op;
 using fastpath_cpu::op_of;
