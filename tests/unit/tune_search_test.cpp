@@ -212,6 +212,16 @@ TEST(TuneSearch, KeepsItsBudgetBySkippingSizesThatTakeTooLong) {
   ASSERT_EQ(found.windows.size(), 1u);
 }
 
+// A block takes as long for 8 edges as for 2000.
+TEST(TuneSearch, AShortBudgetDoesNotEndAtSmallSizes) {
+  SimulatedDevice device(reference, wins_above_1000, 0.001);
+  SearchOptions options;
+  options.budget = 0.25;
+  const Searched found = tuning::search(device, options);
+  EXPECT_TRUE(found.out_of_time);
+  EXPECT_GE(found.points.back().n_edges, 2000);
+}
+
 TEST(TuneSearch, StopsWhenAskedAndKeepsWhatIsThere) {
   SimulatedDevice device(reference, wins_above_1000, 0.01);
   SearchOptions options = plenty();

@@ -84,14 +84,23 @@ class Search {
       // A size that would take most of what is left, going by the last one, ends it: the rest is needed for the bounds.
       if (!sizes_.empty()) {
         const double growth = static_cast<double>(edges) / static_cast<double>(sizes_.rbegin()->first);
-        if (last_cost_ * growth > 0.35 * (end_ - bench_.now()) && sizes_.size() >= 3) {
-          break;
-        }
+        const double cost = last_cost_ * cost_factor(sizes_.rbegin()->second.point, growth);
+        if (cost > 0.35 * (end_ - bench_.now()) && sizes_.size() >= 3) break;
       }
       if (!measure(edges)) break;
       if (size >= most) break;
       size *= kStep;
     }
+  }
+
+  /// How many times as long a size takes that is so many times as large: blocks of short evaluations take as long.
+  double cost_factor(const MeasuredPoint& last, double growth) const {
+    if (!last.conclusive) return growth;
+    const auto blocks = [&](double times) {
+      return std::max(options_.min_block, last.reference_seconds * times) +
+             std::max(options_.min_block, last.kernel_seconds * times);
+    };
+    return blocks(growth) / blocks(1);
   }
 
   void refine() {
