@@ -281,9 +281,10 @@ std::vector<Measurement> known_measurements(Context& context) {
 int run_tune(const Arguments& arguments) {
   CommandLine line("fastpath tune", "", "when kernels are faster than the reference on this machine");
   line.describe(
-      "Measures both at sizes that it chooses, and keeps what it finds as each kernel is\n"
-      "done. Leave the machine alone meanwhile: what others disturb is measured again, and\n"
-      "is inconclusive where that does not help. Ctrl-C keeps what is complete.");
+      "Measures both at sizes that it chooses, and keeps what it finds as each kernel\n"
+      "is done. Leave the machine alone meanwhile: what others disturb is measured\n"
+      "again, and is inconclusive where that does not help. Ctrl-C keeps what is\n"
+      "complete.");
   const auto one = [](const char* name) { return po::value<std::string>()->value_name(name); };
   line.add()("model,m", one("DIR"), "measure the ops of this model, and whole evaluations");
   line.add()("op", one("NAME"), "measure one op instead, with --config");
