@@ -126,7 +126,7 @@ TEST_P(Fast, ADeviceWithMemoryOfItsOwnGivesTheSameResults) {
   automatic.device = {DeviceKind::extension, 0};
   const EvaluationResult result = model().evaluate(structure(), automatic);
   EXPECT_FALSE(result.selection);
-  EXPECT_EQ(result.selection.decisions[0].reason.code, ReasonCode::policy_reference);
+  EXPECT_EQ(result.selection.decisions[0].reason.code, ReasonCode::policy_default);
   EXPECT_EQ(result.energy, reference.energy);
 }
 

@@ -73,6 +73,7 @@ struct FastPathModule::State {
     Device device;
     DType dtype = DType::float64;
     std::uint32_t passes = 0;
+    int threads = 0;
     std::uint64_t context = 0, epoch = 0;       // 0: nobody was asked
     std::int64_t min_edges = 0, max_edges = 0;  // the sizes it holds for, both included
     std::vector<Entry> entries;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dispatch/module_state.hpp"
+#include "dispatch/rules.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/fast_path.hpp"
 #include "fastpath/sdk/attributes.hpp"
@@ -16,6 +17,8 @@
 namespace fastpath {
 namespace {
 
+using rules::Sizes;
+using rules::Speech;
 using State = FastPathModule::State;
 
 /// Asks every usable plugin about a module, once per question.
@@ -52,21 +55,6 @@ const std::vector<State::Answer>& ask(FastPathModule& module, const Device& devi
   return state.answers;
 }
 
-/// The sizes for which a decision holds: those that every comparison on the way to it would have answered alike.
-struct Sizes {
-  std::int64_t min = 0, max = std::numeric_limits<std::int64_t>::max();
-  /// size >= threshold, remembered.
-  bool at_least(std::int64_t size, std::int64_t threshold) {
-    const bool result = size >= threshold;
-    if (result) {
-      min = std::max(min, threshold);
-    } else {
-      max = std::min(max, threshold - 1);
-    }
-    return result;
-  }
-};
-
 /// Position of a plugin in the caller's list of preferences; the length of the list if it is not there.
 std::size_t preference(const AutoPolicy* policy, const std::string& id) {
   if (policy == nullptr) return 0;
@@ -83,7 +71,12 @@ struct Setting {
   ProblemSize size;
   Passes passes;
   Context& context;
+  int threads;
   Sizes sizes = {};
+  /// What was measured counts here.
+  bool measured = false;
+  /// What speaks for all modules together, if something does: always off the CPU.
+  std::optional<Speech> group = {};
   /// Off the CPU the memory of one plugin is used in an evaluation: that of the first that gets a module.
   std::string memory_owner = {};
 };
@@ -98,19 +91,91 @@ bool in_window(const plugin::KernelTraits& traits, Setting& s, Support& support)
   return false;
 }
 
-/// The rule that speaks for or against kernels, for the whole group.
-Reason rule(Setting& s, const DeviceInfo& device) {
-  if (s.use_fast == UseFast::always) return {ReasonCode::forced_fast, "use_fast is true"};
-  if (s.policy == nullptr) return {ReasonCode::forced_fast, "use_fast is auto without a policy"};
-  if (s.device.is_cpu()) {
-    return {ReasonCode::unmeasured, "use_fast is auto and nothing was measured on this CPU"};
+/// Whether the caller's tables say something about this device, rather than what is known of such devices in general.
+std::optional<std::int64_t> callers_entry(const Setting& s, const DeviceInfo& device) {
+  return s.policy->thresholds_are_priors ? std::nullopt : s.policy->entry(device, s.dtype);
+}
+
+Speech by_threshold(Setting& s, std::int64_t threshold, const DeviceInfo& device, ReasonCode fast, ReasonCode slow,
+                    const char* whose) {
+  const bool enough = s.sizes.at_least(s.size.n_edges, threshold);
+  return {{enough ? fast : slow, fmt::format("{} {} edges, {} for {} in {}", enough ? "at least" : "fewer than",
+                                             threshold, whose, device.name, to_string(s.dtype))},
+          enough};
+}
+
+/// The highest of what vendors measured for the kernels that the modules would get: from there on all of them are worth
+/// it. Nothing if no vendor knows.
+std::optional<std::int64_t> highest_prior(const std::vector<NamedFastModule>& modules, const Setting& s) {
+  std::optional<std::int64_t> highest;
+  for (const NamedFastModule& named : modules) {
+    const State::Answer* first = nullptr;
+    std::size_t first_preference = 0;
+    for (const State::Answer& answer : ask(*named.module, s.device, s.dtype, s.passes, s.context)) {
+      if (!answer.support) continue;
+      const std::size_t preferred = preference(s.policy, answer.plugin->info().id);
+      if (first == nullptr || preferred < first_preference ||
+          (preferred == first_preference && answer.traits.rank > first->traits.rank)) {
+        first = &answer;
+        first_preference = preferred;
+      }
+    }
+    if (first != nullptr && first->traits.prior_edges >= 0) {
+      highest = std::max(highest.value_or(0), first->traits.prior_edges);
+    }
   }
-  const std::int64_t threshold = s.policy->threshold(device, s.dtype);
-  s.sizes.at_least(s.size.n_edges, threshold);
-  const bool fast = s.policy->decide(device, s.dtype, s.size.n_edges);
-  return {fast ? ReasonCode::policy_fast : ReasonCode::policy_reference,
-          fmt::format("{} {} edges, the threshold on {} in {}", fast ? "at least" : "fewer than", threshold,
-                      device.name, to_string(s.dtype))};
+  return highest;
+}
+
+/// The rule that speaks for the whole group, if there is one. On the CPU each module may have its own.
+std::optional<Speech> rule_of_all(const std::vector<NamedFastModule>& modules, Setting& s, const DeviceInfo& device) {
+  if (s.use_fast == UseFast::always) return Speech{{ReasonCode::forced_fast, "use_fast is true"}, true};
+  if (s.policy == nullptr) return Speech{{ReasonCode::forced_fast, "use_fast is auto without a policy"}, true};
+  if (const std::optional<std::int64_t> threshold = callers_entry(s, device)) {
+    return by_threshold(s, *threshold, device, ReasonCode::policy_fast, ReasonCode::policy_reference,
+                        "the policy's threshold");
+  }
+  if (s.measured) {
+    const MeasurementKey key = measurement_key(modules, device, s.dtype, s.passes, s.threads);
+    const std::string build = plugin_build(s.context, s.device.kind, kEveryPlugin);
+    if (const auto found = s.context.measurements().find(key, build, device.driver)) {
+      Speech speech = rules::judge(*found, "use_fast true", s.size.n_edges, s.sizes);
+      if (speech.says_something()) return speech;
+    }
+  }
+  if (s.device.is_cpu()) return std::nullopt;
+  if (s.policy->use_priors) {
+    if (const std::optional<std::int64_t> prior = highest_prior(modules, s)) {
+      return by_threshold(s, *prior, device, ReasonCode::prior, ReasonCode::prior,
+                          "measured by the vendors of the kernels");
+    }
+    if (const std::optional<std::int64_t> prior = s.policy->entry(device, s.dtype);
+        prior && s.policy->thresholds_are_priors) {
+      return by_threshold(s, *prior, device, ReasonCode::prior, ReasonCode::prior, "the published threshold");
+    }
+  }
+  const std::int64_t threshold =
+      s.dtype == DType::float64 ? s.policy->default_min_edges_float64 : s.policy->default_min_edges;
+  return by_threshold(s, threshold, device, ReasonCode::policy_default, ReasonCode::policy_default,
+                      "the policy's threshold for devices that it does not name,");
+}
+
+/// The rule that speaks for or against one kernel on the CPU, where none does for all.
+Speech rule_of_one(const State::Answer& answer, const std::optional<MeasurementStore::Found>& found, Setting& s) {
+  const std::string& id = answer.plugin->info().id;
+  std::optional<Speech> measured;
+  if (found) {
+    measured = rules::judge(*found, id, s.size.n_edges, s.sizes);
+    if (measured->says_something()) return *measured;
+  }
+  if (s.policy->use_priors && answer.traits.prior_edges >= 0) {
+    const bool enough = s.sizes.at_least(s.size.n_edges, answer.traits.prior_edges);
+    return {{ReasonCode::prior, fmt::format("{} edges are {}, from where on {} was faster where its vendor measured",
+                                            answer.traits.prior_edges, enough ? "reached" : "not reached", id)},
+            enough};
+  }
+  if (measured) return *measured;
+  return {{ReasonCode::unmeasured, "use_fast is auto and nothing was measured on this CPU"}, false};
 }
 
 /// Why nothing can run on the device of a plugin, before it is opened; empty if it can be tried.
@@ -288,69 +353,198 @@ std::size_t best_of_parts(FastPathModule& fused, const Setting& s) {
   return best;
 }
 
-/// Decides one module for which fast is possible, and writes the result into it.
-Decision decide(const NamedFastModule& named, Setting& s, const std::optional<DeviceInfo>& device) {
-  FastPathModule& module = *named.module;
-  Decision decision{named.name, module.op().id, "reference", {}, {}};
-  const std::vector<State::Answer>& answers = ask(module, s.device, s.dtype, s.passes, s.context);
-  struct Ranked {
-    std::size_t answer;
-    std::size_t preference;
-  };
-  std::vector<Ranked> usable;
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    Support support = answers[i].support;
-    if (support && in_window(answers[i].traits, s, support)) {
-      usable.push_back({i, preference(s.policy, answers[i].plugin->info().id)});
+Decision blank(const NamedFastModule& named) {
+  const OpSpec& op = named.module->op();
+  Decision decision{named.name, op.id, "reference", {}, {}};
+  decision.op_version = op.version;
+  decision.config = op_config(op);
+  return decision;
+}
+
+/// A kernel that answered yes, and what speaks for it.
+struct Ranked {
+  std::size_t answer = 0;
+  std::size_t preference = 0;
+  std::optional<MeasurementStore::Found> found = {};
+  std::optional<double> seconds = {};  // of an evaluation of this size
+  Speech speech = {};
+};
+
+/// Measured kernels by their times, then the others by rank; in search order where that says nothing.
+void sort(std::vector<Ranked>& usable, const std::vector<State::Answer>& answers, Setting& s) {
+  for (std::size_t i = 0; i < usable.size(); ++i) {
+    for (std::size_t k = i + 1; k < usable.size(); ++k) {
+      if (usable[i].preference != usable[k].preference || !usable[i].found || !usable[k].found) continue;
+      rules::keep_order(usable[i].found->measurement->points, usable[k].found->measurement->points, s.size.n_edges,
+                        s.sizes);
     }
-    decision.candidates.push_back({answers[i].plugin->info().id, Candidate::Verdict::refused, support.reasons()});
   }
   std::stable_sort(usable.begin(), usable.end(), [&](const Ranked& a, const Ranked& b) {
     if (a.preference != b.preference) return a.preference < b.preference;
+    if (a.seconds && b.seconds) return *a.seconds < *b.seconds;
+    if (a.seconds || b.seconds) return a.seconds.has_value();
     return answers[a.answer].traits.rank > answers[b.answer].traits.rank;
   });
+}
 
-  const Reason speaks = device ? rule(s, *device) : Reason{ReasonCode::no_kernel, ""};
-  const bool wanted = speaks.code == ReasonCode::forced_fast || speaks.code == ReasonCode::policy_fast;
-  const bool fused = !module.covered().empty();
-  const std::size_t best = fused ? best_of_parts(module, s) : std::numeric_limits<std::size_t>::max();
-  bool placed = false;
+/// Why one of two usable kernels comes before the other.
+std::string why_first(const Ranked& first, const Ranked& other, const std::vector<State::Answer>& answers) {
+  if (first.preference != other.preference) return "the policy prefers it";
+  if (first.seconds && other.seconds) return "it was measured to be the faster of the two";
+  if (first.seconds) return "it was measured here";
+  if (answers[first.answer].traits.rank != answers[other.answer].traits.rank) return "its rank is higher";
+  return "it was found first";
+}
+
+/// What the lock that is replayed says about a module; null without one. @throws Error(unavailable) if it says nothing.
+const LockedChoice* locked(const NamedFastModule& named, Setting& s) {
+  const SelectionLock* const lock = s.context.impl().replay.get();
+  if (lock == nullptr) return nullptr;
+  std::string why;
+  const LockedChoice* const choice =
+      lock->find(named.name, named.module->op(), s.device, s.dtype, s.passes, s.size.n_edges, why);
+  if (choice == nullptr) throw Error(ErrorCode::unavailable, fmt::format("the lock cannot be replayed: {}", why));
+  s.sizes.within(choice->min_edges, choice->max_edges);
+  return choice;
+}
+
+/// What speaks for each usable kernel of a module, by the rules that name a kernel: lock and environment. False if none
+/// of them speaks.
+bool speak_by_name(const NamedFastModule& named, const std::vector<State::Answer>& answers, const LockedChoice* choice,
+                   std::vector<Ranked>& usable, Setting& s) {
+  const std::string* const asked = rules::override_of(s.context, named.module->op().id);
+  if (choice == nullptr && asked == nullptr) return false;
+  const std::string& plugin = choice != nullptr ? choice->choice : *asked;
+  const Reason reason = choice != nullptr
+                            ? Reason{ReasonCode::lock, fmt::format("the lock says {}", plugin)}
+                            : Reason{ReasonCode::environment,
+                                     fmt::format("{} is {}", rules::override_name(named.module->op().id), plugin)};
+  for (Ranked& ranked : usable) ranked.speech = {reason, answers[ranked.answer].plugin->info().id == plugin};
+  return true;
+}
+
+/// A part of a fused module for which the environment asks for something else than this plugin; its variable.
+std::string part_asks_otherwise(FastPathModule& fused, const std::string& plugin, const Setting& s) {
+  for (FastPathModule* part : fused.covered()) {
+    const std::string* const asked = rules::override_of(s.context, part->op().id);
+    if (asked != nullptr && *asked != plugin) return rules::override_name(part->op().id);
+  }
+  return {};
+}
+
+/// Fails where the lock's choice could not be made.
+void require_locked(const NamedFastModule& named, const LockedChoice& choice, const Decision& decision) {
+  std::string why = "no such plugin is usable here";
+  for (const Candidate& candidate : decision.candidates) {
+    if (candidate.plugin != choice.choice) continue;
+    why.clear();
+    for (const Reason& reason : candidate.reasons) why += (why.empty() ? "" : "; ") + reason.text;
+  }
+  if (decision.choice == choice.choice) {
+    if (decision.build == choice.build) return;
+    why = fmt::format("the lock's build of it is '{}', here it is '{}'", choice.build, decision.build);
+  }
+  throw Error(ErrorCode::unavailable,
+              fmt::format("the lock cannot be replayed: {} ran {} in it: {}", named.name, choice.choice, why));
+}
+
+/// Why a module for which a kernel was wanted, or would have been, has none.
+Reason nothing_placed(const Decision& decision, const std::vector<Ranked>& usable, Setting& s) {
   for (const Ranked& ranked : usable) {
+    if (ranked.speech.fast) continue;
+    return ranked.speech.reason;
+  }
+  if (s.context.registry().impl().ended()) return plugin::shut_down_reason();
+  const std::size_t count = decision.candidates.size();
+  if (count == 0) return {ReasonCode::no_kernel, fmt::format("no plugin serves {}", to_string(s.device))};
+  const bool wrong = !usable.empty() && std::all_of(usable.begin(), usable.end(), [&](const Ranked& ranked) {
+    const std::vector<Reason>& reasons = decision.candidates[ranked.answer].reasons;
+    return !reasons.empty() && reasons.front().code == ReasonCode::not_verified;
+  });
+  const std::string text =
+      fmt::format("none of {} plugin{} has a usable kernel; see the candidates", count, count == 1 ? "" : "s");
+  return {wrong ? ReasonCode::not_verified : ReasonCode::no_kernel, text};
+}
+
+/// Decides one module for which fast is possible, and writes the result into it.
+Decision decide(const NamedFastModule& named, Setting& s, const std::optional<DeviceInfo>& device) {
+  FastPathModule& module = *named.module;
+  Decision decision = blank(named);
+  const LockedChoice* const choice = locked(named, s);
+  const std::vector<State::Answer>& answers = ask(module, s.device, s.dtype, s.passes, s.context);
+  std::vector<Ranked> usable;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    Support support = answers[i].support;
+    const std::string& id = answers[i].plugin->info().id;
+    if (support && device && in_window(answers[i].traits, s, support)) {
+      Ranked ranked{i, preference(s.policy, id)};
+      if (s.measured) {
+        ranked.found =
+            s.context.measurements().find(measurement_key(module.op(), id, *device, s.dtype, s.passes, s.threads),
+                                          answers[i].plugin->build(), device->driver);
+      }
+      if (ranked.found)
+        ranked.seconds = predict_seconds(ranked.found->measurement->points, s.size.n_edges, Arm::kernel);
+      usable.push_back(std::move(ranked));
+    }
+    decision.candidates.push_back({id, Candidate::Verdict::refused, support.reasons()});
+  }
+  sort(usable, answers, s);
+  const bool by_name = speak_by_name(named, answers, choice, usable, s);
+  if (!by_name) {
+    for (Ranked& ranked : usable) {
+      ranked.speech = s.group ? *s.group : rule_of_one(answers[ranked.answer], ranked.found, s);
+    }
+  }
+
+  const bool fused = !module.covered().empty();
+  const std::size_t best = fused && !by_name ? best_of_parts(module, s) : std::numeric_limits<std::size_t>::max();
+  const Ranked* placed = nullptr;
+  for (Ranked& ranked : usable) {
     Candidate& candidate = decision.candidates[ranked.answer];
     candidate.verdict = Candidate::Verdict::not_chosen;
-    if (!wanted) {
-      candidate.reasons.push_back({speaks.code, speaks.text});
+    if (ranked.speech.fast && fused && !by_name) {
+      if (const std::string variable = part_asks_otherwise(module, candidate.plugin, s); !variable.empty()) {
+        ranked.speech = {{ReasonCode::environment, fmt::format("{} asks for another path of a part", variable)}, false};
+      }
+    }
+    if (!ranked.speech.fast) {
+      candidate.reasons.push_back(ranked.speech.reason);
       continue;
     }
     if (ranked.preference > best) {
       candidate.reasons.push_back({ReasonCode::not_chosen, "another plugin comes first and has a kernel for a part"});
       continue;
     }
-    if (placed) {
-      candidate.reasons.push_back({ReasonCode::not_chosen, fmt::format("{} comes first", decision.choice)});
+    if (placed != nullptr) {
+      const std::string why = why_first(*placed, ranked, answers);
+      candidate.reasons.push_back({ReasonCode::not_chosen, fmt::format("{} comes first: {}", decision.choice, why)});
       continue;
     }
     Support support;
     if (activate(module, answers[ranked.answer], s, support)) {
-      placed = true;
+      placed = &ranked;
       decision.choice = candidate.plugin;
+      decision.build = answers[ranked.answer].plugin->build();
       candidate.verdict = Candidate::Verdict::chosen;
-      candidate.reasons.push_back({ReasonCode::chosen, speaks.text});
+      candidate.reasons.push_back({ReasonCode::chosen, ranked.speech.reason.text});
     } else {
       candidate.verdict = Candidate::Verdict::refused;
       candidate.reasons = support.reasons();
     }
   }
-  if (placed || (!wanted && !usable.empty())) {
-    decision.reason = speaks;
-  } else {
-    decision.reason =
-        s.context.registry().impl().ended()
-            ? plugin::shut_down_reason()
-            : Reason{ReasonCode::no_kernel,
-                     answers.empty() ? fmt::format("no plugin serves {}", to_string(s.device))
-                                     : fmt::format("none of {} plugin{} has a usable kernel; see the candidates",
-                                                   answers.size(), answers.size() == 1 ? "" : "s")};
+  decision.reason = placed != nullptr ? placed->speech.reason : nothing_placed(decision, usable, s);
+  if (choice != nullptr) {
+    if (choice->choice == "reference") {
+      decision.reason = {ReasonCode::lock, "the lock says reference"};
+    } else {
+      require_locked(named, *choice, decision);
+    }
+  } else if (const std::string* const asked = rules::override_of(s.context, module.op().id);
+             asked != nullptr && placed == nullptr && *asked != "reference") {
+    decision.reason = {ReasonCode::no_kernel,
+                       fmt::format("{} is {}, which has no usable kernel for this module; see the candidates",
+                                   rules::override_name(module.op().id), *asked)};
   }
   return decision;
 }
@@ -373,18 +567,21 @@ std::vector<Decision> refuse_all(const std::vector<NamedFastModule>& modules) {
   std::vector<Decision> decisions;
   for (const NamedFastModule& named : modules) {
     named.module->state().active = nullptr;
-    decisions.push_back(
-        {named.name, named.module->op().id, "reference", {ReasonCode::forced_reference, "use_fast is false"}, {}});
+    decisions.push_back(blank(named));
+    decisions.back().reason = {ReasonCode::forced_reference, "use_fast is false"};
   }
   return decisions;
 }
 
 std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, UseFast use_fast,
                                  const AutoPolicy* policy, const Device& device, DType dtype, ProblemSize size,
-                                 Passes passes, Context& context, Sizes& sizes) {
+                                 Passes passes, Context& context, int threads, Sizes& sizes) {
+  rules::check_overrides(context, modules, device.kind);
   for (const NamedFastModule& named : modules) named.module->state().active = nullptr;
-  Setting setting{use_fast, policy, device, dtype, size, passes, context};
+  Setting setting{use_fast, policy, device, dtype, size, passes, context, threads};
   const std::optional<DeviceInfo> info = find_device(context, device);
+  setting.measured = info && !context.deterministic() && !context.measurements().empty();
+  if (info) setting.group = rule_of_all(modules, setting, *info);
   // Who would do the work of a module, by index; all of them, where it is shared.
   std::map<const FastPathModule*, std::vector<std::size_t>> parents;
   std::vector<bool> fused(modules.size());
@@ -412,21 +609,19 @@ std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, Us
       if (fused[i] != want_fused) continue;
       const NamedFastModule& named = modules[i];
       if (const std::string names = covered_by(i); !names.empty()) {
-        decisions[i] = Decision{named.name,
-                                named.module->op().id,
-                                "reference",
-                                {ReasonCode::covered_by_parent, "its work is done by " + names},
-                                {}};
+        decisions[i] = blank(named);
+        decisions[i]->reason = {ReasonCode::covered_by_parent, "its work is done by " + names};
       } else {
         decisions[i] = decide(named, setting, info);
       }
     }
   }
   for (std::size_t i = 0; i < modules.size(); ++i) {
-    if (!fused[i] || decisions[i]->reason.code != ReasonCode::no_kernel) continue;
+    if (!fused[i] || decisions[i]->fast() || decisions[i]->reason.code == ReasonCode::covered_by_parent) continue;
     const std::vector<FastPathModule*> parts = modules[i].module->covered();
     if (std::any_of(parts.begin(), parts.end(), [](const FastPathModule* part) { return part->fast_active(); })) {
-      decisions[i]->reason = {ReasonCode::in_parts, "no fused kernel; its parts are decided one by one"};
+      decisions[i]->reason = {ReasonCode::in_parts, fmt::format("its parts are decided one by one; in one piece: {}",
+                                                                decisions[i]->reason.text)};
     }
   }
   std::vector<Decision> result;
@@ -438,10 +633,11 @@ std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, Us
 /// True if a kept selection is the one that would be made now.
 bool holds(const State::Memo& memo, const std::vector<NamedFastModule>& modules, UseFast use_fast,
            const AutoPolicy* policy, const Device& device, DType dtype, const ProblemSize& size, Passes passes,
-           std::uint64_t context, std::uint64_t epoch) {
-  if (memo.use_fast != use_fast || memo.context != context || memo.epoch != epoch || !(memo.device == device) ||
-      memo.dtype != dtype || memo.passes != passes.bits() || size.n_edges < memo.min_edges ||
-      size.n_edges > memo.max_edges || memo.entries.size() != modules.size() || !same(memo.policy, policy)) {
+           std::uint64_t context, std::uint64_t epoch, int threads) {
+  if (memo.threads != threads || memo.use_fast != use_fast || memo.context != context || memo.epoch != epoch ||
+      !(memo.device == device) || memo.dtype != dtype || memo.passes != passes.bits() ||
+      size.n_edges < memo.min_edges || size.n_edges > memo.max_edges || memo.entries.size() != modules.size() ||
+      !same(memo.policy, policy)) {
     return false;
   }
   for (std::size_t i = 0; i < modules.size(); ++i) {
@@ -522,15 +718,15 @@ FastCapableRange iter_fast_capable(Module& model, const Device& device, DType dt
 
 Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, const AutoPolicy* policy,
                  const Device& device, DType dtype, ProblemSize size, Passes passes, Context* context, int threads) {
-  static_cast<void>(threads);
   if (modules.empty()) return {};
   // Under use_fast false nobody is asked, so there need not even be a context.
   Context* const used = use_fast == UseFast::never ? nullptr : context != nullptr ? context : &Context::process();
   const std::uint64_t context_id = used != nullptr ? used->impl().id : 0,
                       epoch = used != nullptr ? used->impl().epoch() : 0;
+  const int used_threads = used == nullptr ? 0 : threads > 0 ? threads : used->threads();
   auto& memos = modules.front().module->state().memos;
   auto kept = std::find_if(memos.begin(), memos.end(), [&](const std::unique_ptr<State::Memo>& memo) {
-    return holds(*memo, modules, use_fast, policy, device, dtype, size, passes, context_id, epoch);
+    return holds(*memo, modules, use_fast, policy, device, dtype, size, passes, context_id, epoch, used_threads);
   });
   if (kept != memos.end()) {
     for (const State::Memo::Entry& entry : (*kept)->entries) {
@@ -547,10 +743,16 @@ Selection select(const std::vector<NamedFastModule>& modules, UseFast use_fast, 
     memo->passes = passes.bits();
     memo->context = context_id;
     memo->epoch = epoch;
+    memo->threads = used_threads;
     Sizes sizes;
-    memo->selection.decisions = used != nullptr
-                                    ? decide_all(modules, use_fast, policy, device, dtype, size, passes, *used, sizes)
-                                    : refuse_all(modules);
+    memo->selection.decisions =
+        used != nullptr ? decide_all(modules, use_fast, policy, device, dtype, size, passes, *used, used_threads, sizes)
+                        : refuse_all(modules);
+    memo->selection.device = device;
+    memo->selection.dtype = dtype;
+    memo->selection.passes = passes;
+    memo->selection.min_edges = sizes.min;
+    memo->selection.max_edges = sizes.max;
     memo->min_edges = sizes.min;
     memo->max_edges = sizes.max;
     memo->any_fast = memo->selection.any_fast();

@@ -368,11 +368,13 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
   Selection selection;
   if (options.device.is_cpu()) {
     for (const NamedFastModule& op : small_ops()) op.module->state().active = nullptr;
-    selection = select(modules, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+    selection = select(modules, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context,
+                       options.threads);
   } else {
     std::vector<NamedFastModule> all = modules;
     all.insert(all.end(), small_ops().begin(), small_ops().end());
-    selection = select(all, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context);
+    selection = select(all, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context,
+                       options.threads);
   }
   if (options.require_fast || strict_environment()) {
     std::vector<std::string> missing;
