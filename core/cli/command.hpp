@@ -28,6 +28,8 @@ int run_compile(const Arguments& arguments);
 int run_export(const Arguments& arguments);
 int run_hub(const Arguments& arguments);
 int run_hub_create(const Arguments& arguments);
+/// What there is of `fastpath tune` where one of --list, --export, --import, --merge and --forget is given.
+int run_tune_store(const Arguments& arguments);
 int run_version(const Arguments& arguments);
 
 /// An invalid_argument whose text ends by pointing to a help text. @param program  "fastpath eval".

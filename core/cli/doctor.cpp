@@ -13,6 +13,8 @@
 
 #include "command_line.hpp"
 #include "exit_code.hpp"
+#include "fastpath/context.hpp"
+#include "fastpath/measurement.hpp"
 #include "fastpath/registry.hpp"
 #include "fastpath/version.hpp"
 #include "json.hpp"
@@ -34,6 +36,7 @@ const std::vector<std::string> kVariables{
     "FASTPATH_CHECK_OWNER",
     "FASTPATH_CPU_SIMD_TARGET",
     "FASTPATH_HUB",
+    "FASTPATH_MEASUREMENTS",
     "FASTPATH_PLUGIN_ONLY_PATH",
     "FASTPATH_PLUGIN_PATH",
     "FASTPATH_PROBE",
@@ -42,6 +45,8 @@ const std::vector<std::string> kVariables{
     "FASTPATH_TRUST",
 };
 // What an elevated process listens to all the same: no code comes from there.
+// One for each op: FASTPATH_OP_CONV_TENSOR_PRODUCT. Whether there is such an op, a selection says.
+constexpr std::string_view kOpVariable = "FASTPATH_OP_";
 constexpr std::array<std::string_view, 3> kAlways{"FASTPATH_HUB", "FASTPATH_SHADOW", "FASTPATH_STRICT"};
 
 /// A variable FASTPATH_* that is set.
@@ -58,7 +63,8 @@ std::vector<Variable> variables(bool elevated) {
     const std::size_t equals = text.find('=');
     if (!text.starts_with("FASTPATH_") || equals == std::string_view::npos) continue;
     Variable variable{std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)), false, {}};
-    variable.known = std::find(kVariables.begin(), kVariables.end(), variable.name) != kVariables.end();
+    variable.known = std::find(kVariables.begin(), kVariables.end(), variable.name) != kVariables.end() ||
+                     variable.name.starts_with(kOpVariable);
     if (!variable.known) {
       variable.note = "not a variable of fastpath" + did_you_mean(variable.name, kVariables);
     } else if (elevated && std::find(kAlways.begin(), kAlways.end(), variable.name) == kAlways.end()) {
@@ -92,6 +98,40 @@ bool is_wrong(const SearchDirectory& directory) {
     default:
       return true;
   }
+}
+
+/// What was measured on this machine, and whether it still counts.
+struct Measured {
+  std::size_t records = 0, counting = 0, stale = 0;
+  std::vector<Reason> reasons;   ///< Why some do not count, or are stale; each once.
+  std::vector<Reason> problems;  ///< Files and directories that cannot be read.
+};
+
+Measured measured(const RegistryOptions& options) {
+  Measured result;
+  const MeasurementStore store(MeasurementDirectories::defaults());
+  // Plugins are looked at again only where there is something to compare them with.
+  if (!store.empty() || !store.problems().empty()) {
+    ContextOptions context_options;
+    context_options.registry = options;
+    Context context(std::move(context_options));
+    const MeasurementSituation situation =
+        MeasurementSituation::of(context, {DeviceKind::cpu, DeviceKind::cuda, DeviceKind::hip, DeviceKind::opencl});
+    for (const MeasurementRecord& record : store.records(situation)) {
+      ++result.records;
+      if (record.counts) ++result.counting;
+      for (const Reason& reason : record.reasons) {
+        if (reason.code == ReasonCode::stale) ++result.stale;
+        const bool known = std::any_of(result.reasons.begin(), result.reasons.end(), [&](const Reason& other) {
+          return other.code == reason.code && other.text == reason.text;
+        });
+        if (!known && reason.code != ReasonCode::superseded) result.reasons.push_back(reason);
+      }
+    }
+    (void)context.registry().shutdown();
+  }
+  result.problems = store.problems();
+  return result;
 }
 
 struct Findings {
@@ -178,6 +218,21 @@ void print_machine(const ScanReport& report, const std::vector<Variable>& set) {
     label.clear();
   }
   if (set.empty()) field(0, label, "no FASTPATH_* is set");
+}
+
+void print_measured(const Measured& found) {
+  std::string text = "nothing was measured: 'fastpath tune' does";
+  if (found.records > 0) {
+    text = fmt::format("{} {}, {} of them count", found.records, found.records == 1 ? "record" : "records",
+                       found.counting);
+    if (found.stale > 0) text += fmt::format(", {} of these are stale: tune again ('fastpath tune')", found.stale);
+  }
+  field(0, "measured", text, found.stale > 0 ? Style::bad : Style::plain);
+  for (const std::vector<Reason>* reasons : {&found.problems, &found.reasons}) {
+    for (const Reason& reason : *reasons) {
+      field(0, "", fmt::format("{}: {}", to_string(reason.code), reason.text), Style::dim);
+    }
+  }
 }
 
 void print_directories(const std::vector<SearchDirectory>& directories) {
@@ -270,7 +325,8 @@ Json json_with_steps(const FileReport& file) {
   return json;
 }
 
-Json json_of_report(const ScanReport& report, const std::vector<Variable>& set, const Findings& findings) {
+Json json_of_report(const ScanReport& report, const std::vector<Variable>& set, const Findings& findings,
+                    const Measured& found) {
   const BuildInfo& build = build_info();
   const DeviceInfo& cpu = cpu_info();
   Json json = {{"version", build.version},
@@ -293,6 +349,13 @@ Json json_of_report(const ScanReport& report, const std::vector<Variable>& set, 
     json["variables"].push_back(
         {{"name", variable.name}, {"value", variable.value}, {"known", variable.known}, {"note", variable.note}});
   }
+  Json reasons = Json::array();
+  for (const Reason& reason : found.problems) reasons.push_back(json_of(reason));
+  for (const Reason& reason : found.reasons) reasons.push_back(json_of(reason));
+  json["measured"] = {{"records", found.records},
+                      {"counting", found.counting},
+                      {"stale", found.stale},
+                      {"reasons", std::move(reasons)}};
   json["search_path"] = Json::array();
   for (const SearchDirectory& directory : report.directories)
     json["search_path"].push_back(json_with_advice(directory));
@@ -340,12 +403,15 @@ int run_doctor(const Arguments& arguments) {
     options.search_paths.clear();
     options.default_paths = false;
   }
-  const ScanReport report = PluginRegistry(std::move(options)).scan_report();
+  const ScanReport report = PluginRegistry(options).scan_report();
+  // Single files say nothing about the plugins that measurements belong to.
+  const Measured found = options.files.empty() ? measured(options) : Measured();
   const Findings findings = count(report);
   if (line.get<bool>("json")) {
-    print_json(json_of_report(report, set, findings), Layout::indented);
+    print_json(json_of_report(report, set, findings, found), Layout::indented);
   } else {
     print_machine(report, set);
+    if (line.list("file").empty()) print_measured(found);
     if (!report.directories.empty()) print_directories(report.directories);
     for (const FileReport& file : report.files) print_file(file, line.get<bool>("verbose"));
     print_summary(findings);

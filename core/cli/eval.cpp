@@ -13,6 +13,7 @@
 #include "decisions.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "fastpath/lock.hpp"
 #include "fastpath/safetensors.hpp"
 #include "held_signals.hpp"
 #include "json.hpp"
@@ -248,6 +249,9 @@ int run_eval(const Arguments& arguments) {
   line.add()("hessian", po::value<std::string>()->value_name("FILE"),
              "also write the second derivatives of the energy of the only frame, eV/A^2, as safetensors");
   line.add()("no-forces", po::bool_switch(), "energies only");
+  add_selection_options(line);
+  line.add()("lock", po::value<std::string>()->value_name("FILE"),
+             "write which kernel ran for each module, for --replay");
   line.add()("json", po::bool_switch(), "print results and decisions as JSON");
   add_plugin_options(line);
   line.operands("file", -1);
@@ -270,6 +274,12 @@ int run_eval(const Arguments& arguments) {
     if (hessian == output) line.fail("--hessian and --output name the same file");
     check_output(hessian, "--hessian", line);
   }
+  const std::filesystem::path lock_file = line.text("lock");
+  if (line.given("lock")) {
+    if (lock_file.empty()) line.fail("--lock: the file's name is empty");
+    if (lock_file == output || lock_file == hessian) line.fail("--lock names a file that another option names");
+    check_output(lock_file, "--lock", line);
+  }
 
   ModelSetup setup = load_model(line);
   setup.options.forces = !line.get<bool>("no-forces");
@@ -281,6 +291,11 @@ int run_eval(const Arguments& arguments) {
   evaluate(frames, setup);
   StateDict second_derivatives;
   if (line.given("hessian")) second_derivatives = hessian_of(frames.front(), setup);
+
+  SelectionLock lock;
+  if (line.given("lock")) {
+    for (const Frame& frame : frames) lock.add(frame.result.selection);
+  }
 
   // All of the text is made before anything is written, so that a number that cannot be written stops both.
   Json json = {{"model", line.text("model")},
@@ -296,6 +311,10 @@ int run_eval(const Arguments& arguments) {
   if (line.given("hessian")) {
     const HeldSignals held;
     write_safetensors(hessian, second_derivatives, {{"format", "fastpath-hessian"}, {"unit", "eV/angstrom^2"}});
+  }
+  if (line.given("lock")) {
+    const HeldSignals held;
+    lock.save(lock_file);
   }
   if (line.get<bool>("json")) {
     print_json(json, Layout::compact);

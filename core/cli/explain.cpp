@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "command_line.hpp"
 #include "decisions.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "fastpath/measurement.hpp"
 #include "json.hpp"
 #include "model_options.hpp"
 #include "table.hpp"
@@ -35,6 +37,126 @@ std::string indented(const std::string& text, std::size_t indent) {
     result += std::string(indent, ' ') + line + "\n";
   }
   return result;
+}
+
+/// What was measured of a kernel, or of whole evaluations, that a decision here may follow.
+struct Cost {
+  std::string module;  ///< Empty for whole evaluations.
+  std::string op, config, plugin;
+  std::optional<MeasurementStore::Found> found;
+  std::optional<double> reference_seconds, kernel_seconds;  ///< Of this size, as far as sizes nearby were measured.
+};
+
+std::vector<Cost> costs(ModelSetup& setup, const Selection& selection, std::int64_t n_edges) {
+  std::vector<Cost> result;
+  Context& context = *setup.context;
+  if (context.deterministic() || context.measurements().empty()) return result;
+  const Device& device = setup.options.device;
+  std::optional<DeviceInfo> info;
+  if (device.is_cpu()) {
+    info = cpu_info();
+  } else {
+    for (const DeviceInfo& known : context.registry().devices()) {
+      if (known.device == device) info = known;
+    }
+  }
+  if (!info) return result;
+  const int threads = setup.options.threads > 0 ? setup.options.threads : context.threads();
+  const auto add = [&](std::string module, const MeasurementKey& key) {
+    Cost cost{std::move(module), key.op, key.config, key.plugin, {}, {}, {}};
+    cost.found = context.measurements().find(key, plugin_build(context, device.kind, key.plugin), info->driver);
+    if (!cost.found) return;
+    const std::vector<MeasuredPoint>& points = cost.found->measurement->points;
+    cost.reference_seconds = predict_seconds(points, n_edges, Arm::reference);
+    cost.kernel_seconds = predict_seconds(points, n_edges, Arm::kernel);
+    result.push_back(std::move(cost));
+  };
+  std::vector<NamedFastModule> modules = fast_modules(*setup.model);
+  if (!device.is_cpu()) {
+    const std::vector<NamedFastModule>& small = setup.model->small_ops();
+    modules.insert(modules.end(), small.begin(), small.end());
+  }
+  add("", measurement_key(modules, *info, selection.dtype, selection.passes, threads));
+  for (const Decision& decision : selection.decisions) {
+    for (const Candidate& candidate : decision.candidates) {
+      add(decision.module, {decision.op, decision.op_version, decision.config, device_class(*info), selection.dtype,
+                            selection.passes.bits(), device.is_cpu() ? threads : 0, candidate.plugin});
+    }
+  }
+  return result;
+}
+
+std::string duration(const std::optional<double>& seconds) {
+  if (!seconds) return "-";
+  if (*seconds < 1e-3) return fmt::format("{:.3g} us", *seconds * 1e6);
+  return *seconds < 1 ? fmt::format("{:.3g} ms", *seconds * 1e3) : fmt::format("{:.3g} s", *seconds);
+}
+
+std::string bound(std::int64_t edges, double spread) {
+  return spread > 0 ? fmt::format("{} (+-{:.0f} %)", edges, 100 * spread) : fmt::format("{}", edges);
+}
+
+/// For how many edges the kernel is the faster one.
+std::string faster_for(const Measurement& m) {
+  if (m.inconclusive) return "inconclusive";
+  std::string text;
+  for (const SizeWindow& window : m.windows) {
+    if (!text.empty()) text += ", ";
+    const std::string first = bound(window.min_edges, window.min_spread),
+                      last = bound(window.max_edges, window.max_spread);
+    if (window.min_edges == 0) {
+      text += window.max_edges == 0 ? "always" : "up to " + last;
+    } else {
+      text += "from " + first + (window.max_edges == 0 ? "" : " to " + last);
+    }
+  }
+  return text.empty() ? "never" : text;
+}
+
+void print_costs(const std::vector<Cost>& costs, std::int64_t n_edges) {
+  if (costs.empty()) return;
+  print(fmt::format("\nMeasured, and what that makes for {} edges:\n", n_edges));
+  Table table;
+  for (const char* title : {"what", "plugin"}) table.column(title);
+  for (const char* title : {"reference", "kernel"}) table.column(title, Table::Align::right);
+  table.column("kernel is faster");
+  // Modules of the same op and configuration share what was measured.
+  std::map<std::string, std::size_t> seen;
+  for (const Cost& cost : costs) ++seen[cost.op + cost.config + cost.plugin];
+  for (const Cost& cost : costs) {
+    std::size_t& alike = seen[cost.op + cost.config + cost.plugin];
+    if (alike == 0) continue;
+    std::string what = cost.module.empty() ? "whole evaluation" : cost.op;
+    if (!cost.module.empty())
+      what += fmt::format(" ({}{})", cost.module, alike > 1 ? fmt::format(" and {} like it", alike - 1) : "");
+    alike = 0;
+    table.row({what, cost.plugin, duration(cost.reference_seconds), duration(cost.kernel_seconds),
+               faster_for(*cost.found->measurement)});
+  }
+  print(table.text());
+  for (const Cost& cost : costs) {
+    if (!cost.found->stale) continue;
+    print(
+        indented(fmt::format("Some of it is stale ({}); 'fastpath tune' measures again.", cost.found->stale->text), 0));
+    break;
+  }
+}
+
+Json json_of(const Cost& cost) {
+  const auto seconds = [](const std::optional<double>& value) {
+    return value ? cli::json_of(*value, "a predicted time") : Json(nullptr);
+  };
+  const Measurement& m = *cost.found->measurement;
+  return {{"module", cost.module.empty() ? Json(nullptr) : Json(cost.module)},
+          {"op", cost.op},
+          {"config", cost.config},
+          {"plugin", cost.plugin},
+          {"reference_seconds", seconds(cost.reference_seconds)},
+          {"kernel_seconds", seconds(cost.kernel_seconds)},
+          {"inconclusive", m.inconclusive},
+          {"windows", cli::json_of(m.windows)},
+          {"layer", std::string(to_string(cost.found->layer))},
+          {"stale", cost.found->stale ? Json(cost.found->stale->text) : Json(nullptr)}};
 }
 
 void print_details(const std::vector<Decision>& decisions) {
@@ -81,11 +203,13 @@ int run_explain(const Arguments& arguments) {
   CommandLine line("fastpath explain", "[FILE]", "which path each module of a model would take, and why");
   line.describe(
       "Decides as an evaluation would, for the size of the first frame of FILE or for\n"
-      "--edges N, and evaluates nothing.");
+      "--edges N, and evaluates nothing. Shows what 'fastpath tune' measured, and what\n"
+      "follows from it for this size.");
   add_model_options(line);
   line.add()("edges", po::value<std::string>()->value_name("N"), "decide for a graph with N edges; default: 10000");
   line.add()("verbose,v", po::bool_switch(), "print every candidate of every module with its reasons");
   line.add()("json", po::bool_switch(), "print everything as JSON");
+  add_selection_options(line);
   add_plugin_options(line);
   line.operands("file", 1);
   line.example("fastpath explain --model examples/models/demo --use-fast true examples/structures/water.xyz");
@@ -114,6 +238,8 @@ int run_explain(const Arguments& arguments) {
     size = ProblemSize(graph.n_edges(), graph.n_nodes());
   }
   const Selection selection = setup.model->explain(size, setup.options);
+  const std::vector<Cost> measured =
+      setup.use_fast == UseFast::never ? std::vector<Cost>() : costs(setup, selection, size.n_edges);
   // Under `false` no plugin is even looked at, here neither.
   std::vector<PluginInfo> others;
   if (setup.use_fast != UseFast::never) others = missing_help(*setup.context, setup.options.device);
@@ -125,9 +251,11 @@ int run_explain(const Arguments& arguments) {
                  {"use_fast", std::string(to_string(setup.use_fast))},
                  {"n_edges", size.n_edges},
                  {"decisions", Json::array()},
+                 {"measured", Json::array()},
                  {"unused_plugins", Json::array()}};
-    for (const Decision& decision : selection.decisions) json["decisions"].push_back(json_of(decision));
-    for (const PluginInfo& plugin : others) json["unused_plugins"].push_back(json_of(plugin));
+    for (const Decision& decision : selection.decisions) json["decisions"].push_back(cli::json_of(decision));
+    for (const Cost& cost : measured) json["measured"].push_back(json_of(cost));
+    for (const PluginInfo& plugin : others) json["unused_plugins"].push_back(cli::json_of(plugin));
     print_json(json, Layout::indented);
     return 0;
   }
@@ -136,6 +264,7 @@ int run_explain(const Arguments& arguments) {
                     to_string(setup.options.device), to_string(setup.options.dtype), to_string(setup.use_fast),
                     size.n_edges));
   print_table(selection.decisions);
+  print_costs(measured, size.n_edges);
   if (line.get<bool>("verbose")) print_details(selection.decisions);
   if (!others.empty()) {
     print("\nPlugins that are not used:\n");

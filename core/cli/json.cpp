@@ -51,6 +51,17 @@ Json json_of(const Decision& decision) {
           {"candidates", std::move(candidates)}};
 }
 
+Json json_of(const std::vector<SizeWindow>& windows) {
+  Json list = Json::array();
+  for (const SizeWindow& window : windows) {
+    list.push_back({{"min_edges", window.min_edges},
+                    {"max_edges", window.max_edges == 0 ? Json(nullptr) : Json(window.max_edges)},
+                    {"min_spread", json_of(window.min_spread, "the spread of a bound")},
+                    {"max_spread", json_of(window.max_spread, "the spread of a bound")}});
+  }
+  return list;
+}
+
 Json json_of(const DeviceInfo& device) {
   return {{"name", to_string(device.device)}, {"model", device.name}, {"arch", device.arch}};
 }

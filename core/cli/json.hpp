@@ -2,8 +2,10 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "fastpath/fast_path.hpp"
+#include "fastpath/measurement.hpp"
 #include "fastpath/registry.hpp"
 #include "fastpath/tensor.hpp"
 
@@ -20,6 +22,7 @@ Json json_of(const Tensor& tensor, const std::string& what);
 Json json_of(const Reason& reason);
 Json json_of(const Decision& decision);
 Json json_of(const DeviceInfo& device);
+Json json_of(const std::vector<SizeWindow>& windows);
 Json json_of(const PluginInfo& plugin);
 /// The plugin with its hash and whether it is trusted.
 Json json_of(const FileReport& file);

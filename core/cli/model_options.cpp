@@ -9,6 +9,8 @@
 #include <limits>
 
 #include "fastpath/error.hpp"
+#include "fastpath/lock.hpp"
+#include "fastpath/policy.hpp"
 #include "terminal.hpp"
 
 namespace fastpath::cli {
@@ -103,6 +105,13 @@ void add_model_options(CommandLine& line) {
   line.add()("head", one("NAME"), "head of a multi-head model; default: the frame's head=, else the first");
 }
 
+void add_selection_options(CommandLine& line) {
+  line.add()("policy", one("FILE"), "decide under auto by this policy instead of the built-in one (docs/policy.md)");
+  line.add()("no-priors", po::bool_switch(), "under auto ignore what others measured on such devices");
+  line.add()("replay", one("FILE"), "choose as this lock says (written by eval --lock), or fail naming what differs");
+  line.add()("deterministic", po::bool_switch(), "choose as if nothing was ever measured on this machine");
+}
+
 ModelSetup::~ModelSetup() {
   if (context == nullptr) return;  // moved from
   model.reset();
@@ -115,6 +124,24 @@ ModelSetup::~ModelSetup() {
     print_error("warning", error.what());
   }
 }
+
+namespace {
+
+/// The policy that the options of add_selection_options() ask for; null: the model's own.
+std::shared_ptr<const AutoPolicy> policy_of(const CommandLine& line) {
+  std::shared_ptr<const AutoPolicy> policy;
+  if (line.given("policy")) {
+    policy = parsed(line, "policy", [](const std::string& text) { return AutoPolicy::load(text); });
+  }
+  if (line.given("no-priors") && line.get<bool>("no-priors")) {
+    AutoPolicy without = policy ? *policy : *AutoPolicy::builtin();
+    without.use_priors = false;
+    policy = std::make_shared<const AutoPolicy>(std::move(without));
+  }
+  return policy;
+}
+
+}  // namespace
 
 ModelSetup load_model(const CommandLine& line) {
   line.require("model", "--model DIR");
@@ -141,9 +168,17 @@ ModelSetup load_model(const CommandLine& line) {
   ContextOptions context;
   context.registry = registry_options(line);
   context.threads = setup.options.threads;
+  std::shared_ptr<const AutoPolicy> policy = policy_of(line);
+  context.deterministic = line.given("deterministic") && line.get<bool>("deterministic");
+  if (line.given("replay")) {
+    if (setup.options.use_fast == UseFast::never) line.fail("--replay: under --use-fast false nothing is chosen");
+    context.replay = std::make_shared<const SelectionLock>(
+        parsed(line, "replay", [](const std::string& text) { return SelectionLock::load(text); }));
+  }
   setup.context = std::make_unique<Context>(std::move(context));
   setup.options.context = setup.context.get();
   setup.model = Model::load(line.text("model"));
+  if (policy) setup.model->set_policy(std::move(policy));
   setup.use_fast = setup.options.use_fast.value_or(setup.model->use_fast());
   return setup;
 }

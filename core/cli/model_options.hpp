@@ -22,6 +22,8 @@ RegistryOptions registry_options(const CommandLine& line);
 /// Options that choose a model and how it is evaluated: --model, --device, --dtype, --use-fast, --threads, --head,
 /// --strict.
 void add_model_options(CommandLine& line);
+/// Options that say by which rules kernels are chosen: --policy, --no-priors, --replay, --deterministic.
+void add_selection_options(CommandLine& line);
 
 /// A model, a context and the options of an evaluation as a command line asks for them. Its end shuts the plugins down;
 /// one that does not end well is told of.

@@ -2,11 +2,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "command_line.hpp"
@@ -279,12 +281,20 @@ std::vector<Measurement> known_measurements(Context& context) {
 }  // namespace
 
 int run_tune(const Arguments& arguments) {
+  // Store commands have options of their own.
+  static constexpr std::array<std::string_view, 5> kStore{"--list", "--export", "--import", "--merge", "--forget"};
+  for (const std::string& argument : arguments) {
+    const std::string_view name = std::string_view(argument).substr(0, argument.find('='));
+    if (std::find(kStore.begin(), kStore.end(), name) != kStore.end()) return run_tune_store(arguments);
+  }
   CommandLine line("fastpath tune", "", "when kernels are faster than the reference on this machine");
   line.describe(
       "Measures both at sizes that it chooses, and keeps what it finds as each kernel\n"
       "is done. Leave the machine alone meanwhile: what others disturb is measured\n"
       "again, and is inconclusive where that does not help. Ctrl-C keeps what is\n"
-      "complete.");
+      "complete.\n\n"
+      "--list, --export, --import, --merge and --forget look after the records instead:\n"
+      "see 'fastpath tune --list --help'.");
   const auto one = [](const char* name) { return po::value<std::string>()->value_name(name); };
   line.add()("model,m", one("DIR"), "measure the ops of this model, and whole evaluations");
   line.add()("op", one("NAME"), "measure one op instead, with --config");
@@ -302,6 +312,7 @@ int run_tune(const Arguments& arguments) {
   line.example("fastpath tune --model examples/models/demo --budget 60s");
   line.example("fastpath tune --op spherical_harmonics --config config.json --dtype float32");
   line.example("fastpath tune --report tuned.html");
+  line.example("fastpath tune --list");
   if (!line.parse(arguments)) return 0;
 
   if (line.given("model") && line.given("op")) line.fail("expected either --model DIR or --op NAME, found both");

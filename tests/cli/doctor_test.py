@@ -54,8 +54,9 @@ class Doctor(support.ProgramTest):
         result = self.doctor("--json").json
         self.assertEqual(list(result), [
             "version", "plugin_abi", "compiler", "build_type", "system", "library", "cpu", "user", "elevated",
-            "check_owner", "allow_group_writable", "trust", "allow_list", "cache", "probe", "variables", "search_path",
-            "files", "summary"])
+            "check_owner", "allow_group_writable", "trust", "allow_list", "cache", "probe", "variables", "measured",
+            "search_path", "files", "summary"])
+        self.assertEqual(result["measured"], {"records": 0, "counting": 0, "stale": 0, "reasons": []})
         self.assertEqual(list(result["search_path"][0]), ["directory", "source", "exists", "reason", "advice"])
         self.assertEqual(result["summary"], {"files": 1, "states": {"usable": 1}, "wrong_files": 0,
                                              "wrong_directories": 0})

@@ -10,7 +10,8 @@ class Explain(support.ProgramTest):
     def testJsonHasExactlyTheDocumentedShape(self):
         result = self.explain("--use-fast", "true", "--edges", "5000")
         self.assertEqual(list(result), ["model", "device", "dtype", "use_fast", "n_edges", "decisions",
-                                        "unused_plugins"])
+                                        "measured", "unused_plugins"])
+        self.assertEqual(result["measured"], [])
         self.assertEqual((result["device"], result["dtype"], result["use_fast"], result["n_edges"]),
                          ("cpu", "float64", "true", 5000))
         self.assertTrue(result["decisions"])
@@ -37,11 +38,36 @@ class Explain(support.ProgramTest):
         self.assertEqual([d for d in result["decisions"] if d["candidates"]], [])
         self.assertEqual(result["unused_plugins"], [])
 
-    def testUnderAutoOnTheCpuNothingIsMeasured(self):
-        result = self.explain()
+    def testUnderAutoOnTheCpuNothingIsMeasuredAndPriorsMayBeLeftOut(self):
+        result = self.explain("--no-priors")
         self.assertEqual(result["use_fast"], "auto")
         self.assertEqual({d["reason"]["code"] for d in result["decisions"] if d["op"] != "message_step"},
                          {"unmeasured"})
+        self.assertIn("prior", {d["reason"]["code"] for d in self.explain()["decisions"]})
+
+    def testAPolicyFromAFileCountsAndAFaultInItIsNamed(self):
+        self.file("policy.json", '{"preference": ["cpu_ref"], "use_priors": false}')
+        decisions = self.explain("--policy", "policy.json", "--use-fast", "true")["decisions"]
+        self.assertEqual({d["choice"] for d in decisions} - {"reference"}, {"cpu_ref"})
+        self.assertEqual({d["choice"] for d in self.explain("--policy", "policy.json")["decisions"]}, {"reference"})
+        self.file("policy.json", '{"min_edgs": {}}')
+        self.fail_with("bad_file", "explain", "--model", support.MODEL, "--policy", "policy.json",
+                       naming=["--policy", "policy.json", "min_edgs"])
+
+    def testTheEnvironmentChoosesByOpAndWhatItNamesMustBeThere(self):
+        self.env["FASTPATH_OP_SYMMETRIC_CONTRACTION"] = "reference"
+        for use_fast in ("true", "auto"):
+            decisions = self.explain("--use-fast", use_fast)["decisions"]
+            found = [d for d in decisions if d["op"] == "symmetric_contraction"]
+            self.assertTrue(found)
+            self.assertEqual({(d["choice"], d["reason"]["code"]) for d in found}, {("reference", "environment")})
+        self.env["FASTPATH_OP_SYMMETRIC_CONTRACTION"] = "cpu_fast"
+        self.fail_with("invalid_argument", "explain", "--model", support.MODEL,
+                       naming=["FASTPATH_OP_SYMMETRIC_CONTRACTION", "cpu_fast", "cpu_ref"])
+        del self.env["FASTPATH_OP_SYMMETRIC_CONTRACTION"]
+        self.env["FASTPATH_OP_CONTRACTION"] = "reference"
+        self.fail_with("invalid_argument", "explain", "--model", support.MODEL,
+                       naming=["FASTPATH_OP_CONTRACTION", "SYMMETRIC_CONTRACTION"])
 
     def testPluginsThatCannotBeUsedAreListed(self):
         self.use_plugins()
