@@ -373,8 +373,8 @@ Selection Model::explain(ProblemSize size, const EvaluateOptions& options) {
   } else {
     std::vector<NamedFastModule> all = modules;
     all.insert(all.end(), small_ops().begin(), small_ops().end());
-    selection = select(all, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context,
-                       options.threads);
+    selection =
+        select(all, use_fast, policy_.get(), options.device, options.dtype, size, passes, &context, options.threads);
   }
   if (options.require_fast || strict_environment()) {
     std::vector<std::string> missing;
