@@ -5,124 +5,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "fastpath/error.hpp"
+#include "io/json_reader.hpp"
 #include "io/printable.hpp"
 
 namespace fastpath::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using io::JsonReader;
+using Json = io::Json;
 
-// Far above what a config.json holds. They bound the recursion of whoever visits a value, and the search for a key.
-constexpr std::size_t kDeepest = 16;
-constexpr std::size_t kMostKeys = 1000;
-constexpr std::size_t kMostProblems = 50;
-
-/// The value of a key as a message may show it.
-std::string shown(const Json& value) {
-  if (value.is_string()) return io::printable(value.get<std::string>());
-  const std::string text = value.dump();
-  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
-}
-
-/// The document, bounded in depth and in keys. @throws Error(bad_file)
-Json parse_document(const std::string& text, const std::string& name) {
-  const auto fail = [&](const std::string& what) {
-    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name, what));
-  };
-  // The parser takes a zero byte for the end of the text.
-  if (const std::size_t zero = text.find('\0'); zero != std::string::npos) {
-    fail(fmt::format("not JSON: byte {} is zero", zero));
-  }
-  try {
-    std::vector<std::set<std::string>> open;  // keys of the objects being read, to find duplicates
-    return Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
-      if (depth > static_cast<int>(kDeepest)) fail(fmt::format("values are nested more than {} deep", kDeepest));
-      if (event == Json::parse_event_t::object_start) open.emplace_back();
-      if (event == Json::parse_event_t::key) {
-        const auto key = parsed.get<std::string>();
-        if (!open.back().insert(key).second) fail(fmt::format("key {} is given twice", io::printable(key)));
-        if (open.back().size() > kMostKeys) fail(fmt::format("an object has more than {} keys", kMostKeys));
-      }
-      if (event == Json::parse_event_t::object_end) open.pop_back();
-      return true;
-    });
-  } catch (const Json::exception& error) {
-    std::string what = error.what();
-    if (what.starts_with('[')) what.erase(0, std::min(what.find("] "), what.size() - 2) + 2);
-    // It quotes the text it was reading, however long.
-    constexpr std::size_t kLongest = 300;
-    if (what.size() > kLongest) what = fmt::format("{} ... {}", what.substr(0, 60), what.substr(what.size() - 200));
-    fail(fmt::format("not JSON: {}", what));
-  }
-  throw Error(ErrorCode::internal, "a failure that did not throw");
-}
-
-/// Reads keys one by one, remembers what was asked for, and collects every problem.
-class Reader {
+/// Reads irreps too.
+class Reader : public JsonReader {
  public:
-  Reader(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
-
-  void problem(std::string text) { problems_.push_back(std::move(text)); }
-  bool has(const char* key) const { return json_.contains(key); }
-  const Json* find(const char* key, bool required) {
-    asked_.insert(key);
-    const auto found = json_.find(key);
-    if (found != json_.end()) return &*found;
-    if (required) problem(fmt::format("key '{}' is missing", key));
-    return nullptr;
-  }
-  void wrong(const char* key, const Json& found, const char* expected) {
-    problem(fmt::format("key '{}' is {}, expected {}", key, shown(found), expected));
-  }
-
-  template <class Integer>
-  void integer(const char* key, Integer& value, std::int64_t low, std::int64_t high, bool required) {
-    const Json* found = find(key, required);
-    if (found == nullptr) return;
-    if (!found->is_number_integer() || (found->is_number_unsigned() && found->get<std::uint64_t>() > INT64_MAX) ||
-        found->get<std::int64_t>() < low || found->get<std::int64_t>() > high) {
-      return wrong(key, *found, fmt::format("an integer in {}..{}", low, high).c_str());
-    }
-    value = static_cast<Integer>(found->get<std::int64_t>());
-  }
-  void number(const char* key, double& value, bool required) {
-    const Json* found = find(key, required);
-    if (found == nullptr) return;
-    if (!found->is_number() || !std::isfinite(found->get<double>()) || found->get<double>() <= 0) {
-      return wrong(key, *found, "a positive number");
-    }
-    value = found->get<double>();
-  }
-  void boolean(const char* key, bool& value) {
-    const Json* found = find(key, false);
-    if (found == nullptr) return;
-    if (!found->is_boolean()) return wrong(key, *found, "true or false");
-    value = found->get<bool>();
-  }
-  /// True if the value was read.
-  bool text(const char* key, std::string& value, bool required) {
-    const Json* found = find(key, required);
-    if (found == nullptr) return false;
-    if (!found->is_string()) {
-      wrong(key, *found, "text");
-      return false;
-    }
-    value = found->get<std::string>();
-    return true;
-  }
-  void choice(const char* key, std::string& value, const std::vector<std::string>& accepted, bool required) {
-    const Json* found = find(key, required);
-    if (found == nullptr) return;
-    if (!found->is_string() ||
-        std::find(accepted.begin(), accepted.end(), found->get<std::string>()) == accepted.end()) {
-      return wrong(key, *found, fmt::format("one of {}", fmt::join(accepted, ", ")).c_str());
-    }
-    value = found->get<std::string>();
-  }
+  using JsonReader::JsonReader;
   void irreps(const char* key, sdk::Irreps& value, bool required) {
     std::string text_value;
     if (!text(key, text_value, required)) return;
@@ -132,63 +30,6 @@ class Reader {
       problem(fmt::format("key '{}': {}", key, error.what()));
     }
   }
-  template <class Integer>
-  void integers(const char* key, std::vector<Integer>& value, std::int64_t low, std::int64_t high, bool required) {
-    const Json* found = find(key, required);
-    if (found == nullptr) return;
-    const bool good = found->is_array() && std::all_of(found->begin(), found->end(), [&](const Json& item) {
-                        return item.is_number_integer() &&
-                               (!item.is_number_unsigned() || item.get<std::uint64_t>() <= INT64_MAX) &&
-                               item.get<std::int64_t>() >= low && item.get<std::int64_t>() <= high;
-                      });
-    if (!good) return wrong(key, *found, fmt::format("a list of integers in {}..{}", low, high).c_str());
-    value.clear();
-    for (const Json& item : *found) value.push_back(static_cast<Integer>(item.get<std::int64_t>()));
-  }
-  void names(const char* key, std::vector<std::string>& value) {
-    const Json* found = find(key, false);
-    if (found == nullptr) return;
-    const bool good = found->is_array() && !found->empty() &&
-                      std::all_of(found->begin(), found->end(), [](const Json& item) { return item.is_string(); });
-    if (!good) return wrong(key, *found, "a list of names");
-    value = found->get<std::vector<std::string>>();
-    if (std::set<std::string>(value.begin(), value.end()).size() != value.size()) wrong(key, *found, "distinct names");
-  }
-  /// One value for every layer, or a list with one per layer.
-  template <class T, class Good>
-  void per_layer(const char* key, std::vector<T>& value, std::int64_t layers, Good good, const char* expected) {
-    const Json* found = find(key, true);
-    if (found == nullptr) return;
-    const bool list = found->is_array();
-    const bool fits =
-        list ? static_cast<std::int64_t>(found->size()) == layers && std::all_of(found->begin(), found->end(), good)
-             : good(*found);
-    if (!fits) return wrong(key, *found, expected);
-    value.clear();
-    for (std::int64_t t = 0; t < layers; ++t) {
-      value.push_back(list ? (*found)[static_cast<std::size_t>(t)].template get<T>() : found->template get<T>());
-    }
-  }
-  const Json* raw(const char* key) { return find(key, false); }
-
-  /// Throws if there was any problem, or a key nobody asked for.
-  void finish() {
-    for (const auto& [key, value] : json_.items()) {
-      if (!asked_.contains(key)) problem(fmt::format("key {} is unknown", io::printable(key)));
-    }
-    if (problems_.empty()) return;
-    const std::size_t more = problems_.size() > kMostProblems ? problems_.size() - kMostProblems : 0;
-    problems_.resize(problems_.size() - more);
-    if (more > 0) problems_.push_back(fmt::format("and {} problems more", more));
-    throw Error(ErrorCode::bad_file, fmt::format("{}: {}", name_, fmt::join(problems_, "; ")));
-  }
-  bool good() const { return problems_.empty(); }
-
- private:
-  const Json& json_;
-  std::string name_;
-  std::set<std::string> asked_;
-  std::vector<std::string> problems_;
 };
 
 sdk::ConvTensorProductConfig read_convolution(const Json& json, Reader& reader, std::size_t t) {
@@ -341,7 +182,7 @@ sdk::ConvTensorProductConfig mace_convolution(const sdk::Irreps& in, int l_max, 
 }
 
 MaceConfig MaceConfig::parse(const std::string& text, const std::string& name) {
-  const Json json = parse_document(text, name);
+  const Json json = io::parse_json(text, name);
   if (!json.is_object()) throw Error(ErrorCode::bad_file, fmt::format("{}: not a JSON object", name));
 
   Reader reader(json, name);
