@@ -22,6 +22,7 @@ int run_list(const Arguments& arguments);
 int run_doctor(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
+int run_train(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
 int run_tune(const Arguments& arguments);
 int run_compile(const Arguments& arguments);

@@ -19,6 +19,7 @@ constexpr std::array kCommands{
     Command{"doctor", "what is right and wrong here: every plugin, every step, what to do", run_doctor},
     Command{"explain", "which path each module of a model would take, and why", run_explain},
     Command{"eval", "energies, forces and stress of structures", run_eval},
+    Command{"train", "fit a model to energies, forces and stresses", run_train},
     Command{"verify", "whether a plugin keeps its contract, or a model its physics", run_verify},
     Command{"tune", "when kernels are faster than the reference on this machine", run_tune},
     Command{"compile", "make a model's kernels for devices that need not be here", run_compile},

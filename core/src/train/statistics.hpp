@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "train/data.hpp"
+
+namespace fastpath::training {
+
+/// Energies of elements that explain the energies of a set best, in the least-squares sense per atom.
+struct EnergyFit {
+  std::vector<double> energies;  ///< eV, of each element asked for.
+  double spread = 0;             ///< Root mean square of what they leave, eV per atom; 0 without energies.
+};
+/// Where the set does not tell elements apart, such as those of one compound, the solution of least norm.
+EnergyFit fit_energies(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements);
+
+/// What a model's buffers and configuration take from the data.
+struct Statistics {
+  std::vector<double> reference_energies;  ///< eV, of each element.
+  double scale = 1;                        ///< Root mean square of forces (eV/angstrom), else of energies per atom.
+  double shift = 0;                        ///< Mean energy per atom beside the reference energies, eV.
+  double avg_num_neighbors = 1;            ///< Mean number of edges over atoms that have one.
+};
+/// @throws Error(bad_file) if no atom of the set has a neighbour, or a reference energy that the configuration gives is
+///   missing for an element.
+Statistics statistics_of(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
+                         const TrainingConfig& config);
+
+}  // namespace fastpath::training
