@@ -1,10 +1,12 @@
 """The data of examples/train_silicon are what its README says, and the program reads them."""
 import json
 import re
+import sys
 
 import support
 
 FOLDER = support.ROOT / "examples" / "train_silicon"
+TRAINED = support.ROOT / "examples" / "models" / "silicon"
 SETS = ("train", "validation", "test")
 MODEL = {
     "format": "fastpath-model", "format_version": 1, "architecture": "mace", "dtype": "float64", "atomic_numbers": [14],
@@ -87,6 +89,28 @@ class TrainSilicon(support.ProgramTest):
             self.assertLess(abs(reference["elastic_constants"][name] - value), 1, name)
         self.assertLess(abs(reference["lattice_constant"] - 5.431), 1e-3)
         self.assertGreater(reference["hessian"]["smallest_eigenvalue"], 0)
+
+    def testItsConfigurationTrains(self):
+        config = json.loads((FOLDER / "config.json").read_text())
+        frames = (FOLDER / "train.xyz").read_text().split("\n8\n")  # the first 38 have eight atoms
+        self.file("train.xyz", "8\n" + "\n8\n".join(frames[10:13]) + "\n")
+        config["data"] = {"training": "train.xyz", "validation": "train.xyz"}
+        result = self.succeed("train", self.file("config.json", json.dumps(config)), "--epochs", 1, "--json").json
+        self.assertTrue(result["finished"])
+        trained = json.loads((TRAINED / "config.json").read_text())
+        made = json.loads((self.folder / config["output"] / "model" / "config.json").read_text())
+        self.assertEqual(trained, made)
+
+    def testTheTrainedModelHasTheErrorsThatItsReadmeStates(self):
+        sys.path.insert(0, str(FOLDER))
+        import compare
+        program = compare.Program(self.program, TRAINED, self.folder)
+        stated = re.search(r"forces \| (\d+) meV/A \|", (TRAINED / "README.md").read_text())
+        found = compare.errors(program, FOLDER / "test.xyz")
+        self.assertEqual(found["structures"], len(self.sets["test"]))
+        self.assertLess(abs(1000 * found["forces"] - int(stated[1])), 1)
+        reference = json.loads((FOLDER / "reference.json").read_text())
+        self.assertLess(abs(compare.lattice_constant(program) - reference["lattice_constant"]), 0.02)
 
 
 if __name__ == "__main__":
