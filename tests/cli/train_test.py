@@ -91,16 +91,17 @@ class Train(support.ProgramTest):
                 self.assertLess(abs(slow[key] - fast[key]), 1e-9 * abs(slow[key]), key)
 
     def testKilledAtAnyMomentItEndsWithTheSameFile(self):
-        config = self.config(checkpoint_seconds=0, epochs=4)
+        config = self.config(checkpoint_seconds=0, epochs=12)
         self.succeed("train", config, "--output", "whole")
         choose = random.Random(3)
         command = [self.program, "train", str(config), "--output", "killed"]
         kills = 0
-        for _ in range(200):
+        while True:
             process = subprocess.Popen(command, env=self.env, cwd=self.folder, stdout=subprocess.DEVNULL,
                                        stderr=subprocess.PIPE)
             try:
-                _, err = process.communicate(timeout=choose.uniform(0.02, 0.3) * (1 + kills / 10))
+                # Longer each time, so that the run comes to its end however slow the machine is.
+                _, err = process.communicate(timeout=choose.uniform(0.01, 0.03) * 1.1 ** kills)
                 self.assertEqual(process.returncode, 0, err)
                 break
             except subprocess.TimeoutExpired:
@@ -108,7 +109,6 @@ class Train(support.ProgramTest):
                 process.communicate()
                 kills += 1
         self.assertGreater(kills, 0)
-        self.assertEqual(process.returncode, 0)
         self.assertEqual(self.content("whole"), self.content("killed"))
         unlike = [{**line, "seconds": 0} for line in self.log("killed")]
         self.assertEqual(unlike, [{**line, "seconds": 0} for line in self.log("whole")])
