@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to energies: builds the program and its plugins, then shows what runs and what it gives.
-# Usage: scripts/demo.sh [MODEL_FOLDER [FILE.xyz...]]; by default what lies in examples/.
+# Usage: scripts/demo.sh [MODEL_FOLDER [FILE.xyz...]]; by default the trained model of silicon and structures in examples/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,11 +9,10 @@ if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
   exit 0
 fi
 
-configs=(examples/models/*/config.json)
-model=${1:-$(dirname "${configs[0]}")}
-[ $# -gt 0 ] && shift
-structures=("$@")
-[ ${#structures[@]} -gt 0 ] || structures=(examples/structures/*.xyz)
+structures=(examples/structures/*.xyz)
+[ $# -gt 0 ] || structures=(examples/structures/{silicon,slab}.xyz) # the trained model knows no other element
+[ $# -lt 2 ] || structures=("${@:2}")
+model=${1:-examples/models/silicon}
 for path in "$model/config.json" "${structures[@]}"; do
   if [ ! -f "$path" ]; then
     echo "demo.sh: there is no file $path" >&2
