@@ -166,8 +166,8 @@ class FASTPATH_EXPORT Model : public Module {
   /// that follow each other are evaluated as one joined graph as long as memory_estimate() stays below
   /// `options.batch_memory`; one that needs more by itself is evaluated alone. So small structures cost less than one
   /// by one, while memory is bounded. Each may have a head of its own, as in evaluate(structure). A result's seconds,
-  /// and bytes copied, are its share by atoms and edges; seconds_first_use and synchronizations stand with the first
-  /// structure of a joined graph.
+  /// and bytes copied, are its share by atoms and edges; seconds_first_use stands with the first structure of a joined
+  /// graph, synchronizations, which all of them share, with each.
   /// @throws StructureError as evaluate(structure), naming the structure: if joined ones fail, they are evaluated one
   /// by
   ///   one to find it. Error(invalid_argument) for options that mean one structure: direction, weights, heads,

@@ -1,8 +1,10 @@
 #include "measure/record.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -140,6 +142,12 @@ std::string fault(const MeasuredPoint& point) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
+  return name.data();
+}
 
 std::string fault(const Measurement& m) {
   for (const auto& [name, text] : {std::pair{"op", &m.key.op},

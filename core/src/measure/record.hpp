@@ -22,6 +22,9 @@ std::string write_line(const Measurement& measurement);
 /// @param why  bad_record or record_format, with what is wrong, where there is no result.
 std::optional<Measurement> read_line(std::string_view line, Reason& why);
 
+/// Of this machine, as records have it.
+std::string host_name();
+
 /// What is not complete or means nothing; empty if all is well.
 std::string fault(const Measurement& measurement);
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -20,6 +19,7 @@
 #include "fastpath/error.hpp"
 #include "fastpath/measurement.hpp"
 #include "fastpath/version.hpp"
+#include "io/descriptor.hpp"
 #include "io/file.hpp"
 #include "measure/record.hpp"
 
@@ -27,6 +27,7 @@ namespace fastpath {
 namespace {
 
 namespace fs = std::filesystem;
+using io::Descriptor;
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of one file
 constexpr std::int64_t kOldSeconds = std::int64_t{180} * 24 * 3600;
@@ -42,31 +43,6 @@ std::string error_text(int code) { return std::error_code(code, std::generic_cat
 [[noreturn]] void fail(const fs::path& file, const char* action, int code) {
   throw Error(ErrorCode::io, fmt::format("{}: cannot be {}: {}", file.string(), action, error_text(code)));
 }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
-  return name.data();
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return descriptor_; }
-  /// Some file systems tell only now that they had no room. @return errno, or 0.
-  int close() {
-    const int descriptor = std::exchange(descriptor_, -1);
-    return ::close(descriptor) == 0 || errno == EINTR ? 0 : errno;
-  }
-
- private:
-  int descriptor_;
-};
 
 /// Who adds a record shares the directory with others who do; who rewrites it has it alone.
 class DirectoryLock {
@@ -154,7 +130,7 @@ std::optional<Reason> staleness(const Measurement& m, std::string_view driver, s
 }
 
 std::string shard_name() {
-  std::string host = host_name();
+  std::string host = measure::host_name();
   std::replace_if(
       host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
   std::random_device random;
@@ -297,7 +273,7 @@ class MeasurementStore::Impl {
   void add(Measurement m, MeasurementLayer layer) {
     const fs::path& target = directory(layer);
     if (m.library_version.empty()) m.library_version = build_info().version;
-    if (m.host.empty()) m.host = host_name();
+    if (m.host.empty()) m.host = measure::host_name();
     if (m.unix_time == 0) m.unix_time = now_seconds();
     const std::string line = measure::write_line(m) + "\n";
     if (target.empty()) {

@@ -76,10 +76,8 @@ EvaluationResult part_of(const EvaluationResult& all, const Graph& joined, std::
                        static_cast<double>(std::max<std::int64_t>(joined.n_nodes() + joined.n_edges(), 1));
   result.seconds = share * all.seconds;
   result.copied_bytes = static_cast<std::uint64_t>(share * static_cast<double>(all.copied_bytes));
-  if (g == 0) {
-    result.seconds_first_use = all.seconds_first_use;
-    result.synchronizations = all.synchronizations;
-  }
+  result.synchronizations = all.synchronizations;  // one cannot wait for a part
+  if (g == 0) result.seconds_first_use = all.seconds_first_use;
   return result;
 }
 

@@ -221,15 +221,6 @@ OwnerRules owner_rules(bool check, bool allow_group_writable, bool elevated) {
   return rules;
 }
 
-Descriptor::~Descriptor() {
-  if (value_ >= 0) ::close(value_);
-}
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(value_, other.value_);
-  return *this;
-}
-
 Located locate(const fs::path& path, const OwnerRules& rules) {
   Walk walk(rules);
   // A relative path would begin in the current directory.

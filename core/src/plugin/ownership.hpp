@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fastpath/reason.hpp"
+#include "io/descriptor.hpp"
 
 /// Who could have written a file. Code is loaded only from files that nobody but root and the user of this process can
 /// change, and for that every directory on the way counts: who may write to one may put another file in place.
@@ -33,22 +34,7 @@ struct OwnerRules {
 /// who started it may not.
 OwnerRules owner_rules(bool check, bool allow_group_writable, bool elevated);
 
-/// A file descriptor that is closed with its object.
-class Descriptor {
- public:
-  Descriptor() noexcept = default;
-  explicit Descriptor(int value) noexcept : value_(value) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : value_(other.value_) { other.value_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return value_; }
-  explicit operator bool() const noexcept { return value_ >= 0; }
-
- private:
-  int value_ = -1;
-};
+using io::Descriptor;
 
 /// Where a path led, and whether the way there is safe.
 struct Located {

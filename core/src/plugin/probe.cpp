@@ -32,6 +32,7 @@
 
 #include "abi.hpp"
 #include "fastpath/version.hpp"
+#include "io/descriptor.hpp"
 
 namespace fastpath::plugin {
 namespace {
@@ -39,6 +40,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace bp = boost::process;
 using Clock = std::chrono::steady_clock;
+using io::Descriptor;
 
 // How often a process is looked at while it says nothing: bounds how far it gets beyond its memory, and how long a
 // process that was left behind can hide the end of the one that started it.
@@ -48,25 +50,6 @@ constexpr std::chrono::seconds kLastWait{5};  // for the end of a process that w
 constexpr std::size_t kMaxQuoted = 200;       // bytes of output that a reason quotes
 // Descriptors in the helper process.
 constexpr int kInput = 0, kOutput = 1, kErrors = 2, kAnswer = 3;
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int value) noexcept : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-  void close() noexcept {
-    if (value_ >= 0) ::close(std::exchange(value_, -1));
-  }
-  int get() const noexcept { return value_; }
-
- private:
-  int value_ = -1;
-};
 
 /// A copy clear of the numbers that are given to the helper process, in case the host has closed its own 0 to 3.
 Descriptor moved_up(const Descriptor& descriptor) {
@@ -244,7 +227,10 @@ void Trial::drain(Descriptor& from, std::string& into, std::size_t keep, std::ui
     const ssize_t got = ::read(from.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
-    if (got <= 0) return from.close();
+    if (got <= 0) {
+      from.close();
+      return;
+    }
     count += static_cast<std::uint64_t>(got);
     const std::size_t room = keep - std::min(keep, into.size());
     into.append(buffer.data(), std::min<std::size_t>(room, static_cast<std::size_t>(got)));

@@ -1,10 +1,8 @@
 #include "fastpath/tune.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <map>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "dispatch/module_state.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/version.hpp"
+#include "measure/record.hpp"
 #include "tune/bench.hpp"
 #include "tune/search.hpp"
 #include "verify/gate.hpp"
@@ -211,8 +210,7 @@ class Tuner {
     measurement.plugin_build = build;
     measurement.library_version = build_info().version;
     measurement.driver = device_.driver;
-    std::array<char, 256> host{};
-    if (::gethostname(host.data(), host.size() - 1) == 0) measurement.host = host.data();
+    measurement.host = measure::host_name();
     measurement.unix_time = static_cast<std::int64_t>(std::time(nullptr));
     for (const PluginInfo& plugin : context_.registry().plugins()) {
       if (plugin.id == subject.key.plugin && plugin.state == PluginState::usable) {

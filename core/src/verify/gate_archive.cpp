@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/descriptor.hpp"
 #include "plugin/probe_cache.hpp"
 #include "plugin/sha256.hpp"
 
@@ -19,26 +20,13 @@ namespace fastpath::verify {
 namespace {
 
 namespace fs = std::filesystem;
+using io::Descriptor;
 
 constexpr std::size_t kHash = 64;             // hexadecimal digits
 constexpr std::size_t kMostBytes = 1u << 20;  // some ten thousand kernels
 constexpr std::size_t kMostFiles = 32;
 
 std::string hash_of(const std::string& text) { return plugin::sha256_of(std::as_bytes(std::span(text))); }
-
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 /// A regular file that nobody but this user writes.
 bool is_own(int descriptor, std::size_t& size) {

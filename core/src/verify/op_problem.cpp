@@ -64,16 +64,18 @@ OpGraph make_graph(Random& random, const TrialShape& shape, std::int64_t n_speci
 
 /// Edges that run both ways between the same two nodes, each in one pair at most.
 std::vector<std::pair<std::size_t, std::size_t>> both_ways(const OpGraph& graph) {
-  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::size_t>> waiting;  // by sender and receiver
   std::vector<std::pair<std::size_t, std::size_t>> result;
   const auto senders = graph.sender.span<std::int32_t>(), receivers = graph.receiver.span<std::int32_t>();
+  const auto first_of = graph.receiver_ptr.span<std::int64_t>();
+  std::vector<bool> taken(senders.size());
   for (std::size_t e = 0; e < senders.size(); ++e) {
-    std::vector<std::size_t>& others = waiting[{receivers[e], senders[e]}];
-    if (others.empty()) {
-      waiting[{senders[e], receivers[e]}].push_back(e);
-    } else {
-      result.emplace_back(others.back(), e);
-      others.pop_back();
+    const auto from = static_cast<std::size_t>(senders[e]);
+    const auto begin = std::max(static_cast<std::size_t>(first_of[from]), e + 1),
+               end = static_cast<std::size_t>(first_of[from + 1]);
+    for (std::size_t other = begin; other < end && !taken[e]; ++other) {
+      if (senders[other] != receivers[e] || taken[other]) continue;
+      result.emplace_back(e, other);
+      taken[e] = taken[other] = true;
     }
   }
   return result;
