@@ -1,4 +1,4 @@
-"""bench/run as far as it goes without building or measuring, and bench/compare on small files."""
+"""bench/run as far as it goes without building or measuring, and bench/compare_runs on small files."""
 import json
 import pathlib
 import subprocess
@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 RUN = pathlib.Path(__file__).with_name("run")
-COMPARE = pathlib.Path(__file__).with_name("compare")
+COMPARE = pathlib.Path(__file__).with_name("compare_runs")
 
 
 def measured(seconds, spread=0.01, kind="ops", cpu="A CPU", **changes):
@@ -55,7 +55,7 @@ class Run(unittest.TestCase):
 
 class Compare(unittest.TestCase):
     def compare(self, status, *files):
-        """What bench/compare prints of these measurements, and what it found."""
+        """What bench/compare_runs prints of these measurements, and what it found."""
         with tempfile.TemporaryDirectory(prefix="fastpath-bench-") as folder:
             paths = []
             for i, data in enumerate(files):
@@ -66,7 +66,7 @@ class Compare(unittest.TestCase):
             self.assertEqual(run.returncode, status, run.stdout + run.stderr)
             if status == 2:
                 self.assertEqual(run.stdout, "")
-                self.assertTrue(run.stderr.startswith("bench/compare: "), run.stderr)
+                self.assertTrue(run.stderr.startswith("bench/compare_runs: "), run.stderr)
                 return run.stderr, None
             self.assertEqual(run.stderr, "")
             return run.stdout, json.loads(found.read_text())["findings"]

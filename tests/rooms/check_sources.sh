@@ -68,6 +68,17 @@ case "$rule" in
         -not -path './tests/unit/*' -not -path './tests/fuzz/*' -not -path './tests/rooms/violations/*' -exec grep -Hn 'fastpath_objects' {} + || true
     )
     ;;
+  NoFileHidesAHeaderOfTheStandardLibrary)
+    # A file in an include path comes before <compare> and its like, whatever it is.
+    violations=$(
+      for room in bench core examples plugins sdk tests/gpu tests/plugin tests/unit; do
+        [ ! -d "$room" ] || find "$room" -type f \( -not -name '*.*' -o -name '*.h' \)
+      done | sort | while IFS= read -r file; do
+        name=$(basename "$file")
+        ! echo "#include <$name>" | c++ -std=c++20 -fsyntax-only -x c++ - 2>/dev/null || echo "$file: hides <$name>"
+      done
+    )
+    ;;
   TheLibraryNeitherExitsNorPrints)
     before='(^|[^A-Za-z0-9_.:>])(::|std::)?'
     ends="$before(exit|_exit|_Exit|quick_exit|abort|terminate)[[:space:]]*\\("
