@@ -84,9 +84,10 @@ void print_header() {
 }
 
 void print_epoch(const TrainingEpoch& epoch) {
-  print(fmt::format("{:>6} {:>10.3g} {:>12.5g} {:>12.5g} {:>10} {:>10} {:>10}{}\n", epoch.epoch, epoch.learning_rate,
-                    epoch.training_loss, epoch.validation_loss, number(epoch.errors.energy),
-                    number(epoch.errors.forces), number(epoch.errors.stress), epoch.best ? " *" : ""));
+  const std::string training = epoch.epoch > 0 ? fmt::format("{:.5g}", epoch.training_loss) : "-";
+  print(fmt::format("{:>6} {:>10.3g} {:>12} {:>12.5g} {:>10} {:>10} {:>10}{}\n", epoch.epoch, epoch.learning_rate,
+                    training, epoch.validation_loss, number(epoch.errors.energy), number(epoch.errors.forces),
+                    number(epoch.errors.stress), epoch.best ? " *" : ""));
   finish_output();
 }
 
@@ -94,9 +95,9 @@ Json json_of(const std::optional<double>& value) { return value ? Json(*value) :
 
 Json json_of(const TrainingResult& result, const TrainingConfig& config) {
   Json best = nullptr;
-  if (result.best.epoch > 0) {
+  if (result.best.best) {
     best = {{"epoch", result.best.epoch},
-            {"training_loss", result.best.training_loss},
+            {"training_loss", result.best.epoch > 0 ? Json(result.best.training_loss) : Json(nullptr)},
             {"validation_loss", result.best.validation_loss},
             {"energy_rmse", json_of(result.best.errors.energy)},
             {"forces_rmse", json_of(result.best.errors.forces)},
@@ -134,7 +135,9 @@ int run_train(const Arguments& arguments) {
       "model, the folder of the model with the best weights, for 'fastpath eval'.\n"
       "A checkpoint is written after every epoch and every minute. Whatever ends the\n"
       "program, the same command goes on from there, and the result is the same to the\n"
-      "last bit. Ctrl-C writes a checkpoint first.");
+      "last bit. Ctrl-C writes a checkpoint first.\n\n"
+      "\"model\": {\"start_from\": \"DIR\"} goes on from a model, by folder or by its name in\n"
+      "a hub, in place of random weights: fine-tuning.");
   line.add()("output,o", po::value<std::string>()->value_name("DIR"), "use this folder in place of the one in CONFIG");
   line.add()("epochs", po::value<std::string>()->value_name("N"),
              "use this number of epochs; also to go on with a run that has finished");
@@ -216,9 +219,11 @@ int run_train(const Arguments& arguments) {
   if (json) {
     print_json(json_of(result, config), Layout::indented);
   } else if (result.finished) {
-    print(fmt::format("{}: the model of epoch {} of {}{}; on the validation set {} eV per atom, {} eV/A\n",
-                      one_line(result.model.string()), result.best.epoch, result.epochs,
-                      result.stopped_early ? " (no better one since)" : "", number(result.best.errors.energy),
+    const std::string which = result.best.epoch > 0
+                                  ? fmt::format("the model of epoch {} of {}", result.best.epoch, result.epochs)
+                                  : fmt::format("the starting model, as none of {} epochs is better", result.epochs);
+    print(fmt::format("{}: {}{}; on the validation set {} eV per atom, {} eV/A\n", one_line(result.model.string()),
+                      which, result.stopped_early ? " (no better one since)" : "", number(result.best.errors.energy),
                       number(result.best.errors.forces)));
   } else {
     print(fmt::format("stopped after {} epochs; the same command goes on from {}\n", result.epochs,

@@ -2,9 +2,13 @@
 import fcntl
 import json
 import os
+import pathlib
 import random
+import re
 import resource
+import shutil
 import signal
+import struct
 import subprocess
 
 import support
@@ -39,6 +43,8 @@ class Train(support.ProgramTest):
         """Writes a configuration of a small, short run; a dict in `changes` changes keys of a section."""
         config = {"data": {"training": "train.xyz", "validation": "validation.xyz"}, "model": dict(MODEL),
                   "loss": {"energy": 1, "forces": 1, "stress": 1}, "batch_size": 2, "epochs": 3, "output": "run"}
+        if changes.pop("replace_model", False):
+            config["model"] = changes.pop("model")
         for key, value in changes.items():
             if isinstance(value, dict) and key in config:
                 config[key] = {**config[key], **value}
@@ -231,9 +237,228 @@ class Train(support.ProgramTest):
         self.assertIn("warning", result.err)
         self.assertIn("train.xyz, frame 1 and train.xyz, frame 3", result.err)
 
+    # Fine-tuning.
+
+    def starting_model(self, name="first", frames="train.xyz", **changes):
+        """A model that was trained for an epoch."""
+        config = self.config(f"{name}.json", epochs=1, output=f"{name}.run", data={"training": frames}, **changes)
+        return pathlib.Path(self.succeed("train", config, "--json").json["model"])
+
+    def errors_of(self, model, *options):
+        """Errors of a model on the validation set, as `eval` gives its results: eV per atom, eV/A, eV/A^3."""
+        frames = self.evaluate(self.folder / "validation.xyz", "--use-fast", "true", *options, model=model)["frames"]
+        energy, forces, stress = [], [], []
+        for frame, (comment, rows) in zip(frames, support.read_xyz(self.folder / "validation.xyz")):
+            label = float(re.search(r"energy=(\S+)", comment)[1])
+            energy.append((frame["energy"] - label) / len(rows))
+            labels = [float(word) for row in rows for word in row[4:7]]
+            forces += [a - b for a, b in zip(support.flat(frame["forces"]), labels)]
+            labels = [float(word) for word in re.search(r'stress="([^"]*)"', comment)[1].split()]
+            stress += [a - b for a, b in zip(support.flat(frame["stress"]), labels)]
+        return [(sum(x * x for x in values) / len(values)) ** 0.5 for values in (energy, forces, stress)]
+
+    def assertErrors(self, line, expected):
+        for key, value in zip(("energy_rmse", "forces_rmse", "stress_rmse"), expected):
+            self.assertLess(abs(line[key] - value), 1e-9 * max(1, value), key)
+
+    def testAModelToStartFromHasTheErrorsThatEvalGives(self):
+        model = self.starting_model()
+        result = self.succeed("train", self.config(model={"start_from": str(model.relative_to(self.folder))},
+                                                   replace_model=True, epochs=2))
+        log = self.log()
+        self.assertEqual([line["epoch"] for line in log], [0, 1, 2])
+        self.assertIsNone(log[0]["training_loss"])
+        self.assertTrue(log[0]["best"])
+        self.assertErrors(log[0], self.errors_of(model))
+        # Nothing of it was changed before the first step.
+        start = self.folder / "run" / "start"
+        for name in ("config.json", "model.safetensors"):
+            self.assertEqual((start / name).read_bytes(), (model / name).read_bytes())
+        self.assertIn("starting from the model", result.out)
+        self.assertRegex(result.out, r"(?m)^ +0 +\S+ +- ")
+        # Constants are kept to the end, weights are not.
+        before, after = (support.read_header(folder / "model.safetensors")
+                         for folder in (model, self.folder / "run" / "model"))
+        for name in ("atomic_energies_fn.atomic_energies", "scale_shift.scale", "scale_shift.shift"):
+            self.assertEqual(*(data[slice(*header[name]["data_offsets"])] for header, data in (before, after)), name)
+        self.assertNotEqual(before[1], after[1])
+        self.assertEqual(*((folder / "config.json").read_text() for folder in (model, self.folder / "run" / "model")))
+
+    def testAStartThatNoEpochImprovesIsTheResult(self):
+        model = self.starting_model()
+        config = self.config(model={"start_from": str(model)}, replace_model=True, epochs=1, explosion=0,
+                             optimizer={"learning_rate": 5.0, "clip_norm": 0, "average_decay": 0})
+        result = self.succeed("train", config, "--json").json
+        self.assertEqual((result["best"]["epoch"], result["best"]["training_loss"]), (0, None))
+        self.assertEqual(self.content("run"), [(model / name).read_bytes()
+                                               for name in ("model.safetensors", "config.json")])
+
+    def testAStartFromTheHub(self):
+        model = self.starting_model()
+        self.env["FASTPATH_HUB"] = str(self.folder / "hub")
+        self.succeed("hub", "add", model, "--name", "first")
+        config = self.config(model={"start_from": "first"}, replace_model=True, epochs=1)
+        shutil.rmtree(model.parent)
+        self.succeed("train", config)
+        self.assertEqual(self.log()[0]["epoch"], 0)
+
+    def testAnInterruptedRunNeedsNoStartingModelAnyMore(self):
+        model = self.starting_model()
+        config = self.config(model={"start_from": str(model)}, replace_model=True, checkpoint_seconds=0, epochs=6,
+                             reference_energies="fit")
+        self.succeed("train", config, "--output", "whole")
+        self.succeed("train", config, "--epochs", 1)
+        moved = model.rename(self.folder / "moved")
+        choose = random.Random(5)
+        command = [self.program, "train", str(config)]
+        for kills in range(1000):
+            process = subprocess.Popen(command, env=self.env, cwd=self.folder, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE)
+            try:
+                _, err = process.communicate(timeout=choose.uniform(0.01, 0.03) * 1.1 ** kills)
+                self.assertEqual(process.returncode, 0, err)
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+        self.assertEqual(self.content("whole"), self.content("run"))
+        self.assertEqual([{**line, "seconds": 0} for line in self.log("whole")],
+                         [{**line, "seconds": 0} for line in self.log("run")])
+        # Where it is there again, it must be the same; and the copy is never another.
+        shutil.copytree(self.starting_model("other", seed=9), model)
+        self.fail_with("invalid_argument", "train", config, naming=["model.start_from has other content", "--restart"])
+        shutil.rmtree(model)
+        moved.rename(model)
+        self.succeed("train", config, "--resume")
+        shutil.rmtree(self.folder / "run" / "start")
+        shutil.copytree(self.folder / "other.run" / "model", self.folder / "run" / "start")
+        self.fail_with("bad_file", "train", config, naming=["'start'", "--restart"])
+
+    def testAStartIsKilledAtAnyMoment(self):
+        model = self.starting_model()
+        config = self.config(model={"start_from": str(model)}, replace_model=True, checkpoint_seconds=0, epochs=2)
+        self.succeed("train", config, "--output", "whole")
+        command = [self.program, "train", str(config)]
+        for kills in range(1000):
+            process = subprocess.Popen(command, env=self.env, cwd=self.folder, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE)
+            try:
+                _, err = process.communicate(timeout=0.005 * 1.15 ** kills)
+                self.assertEqual(process.returncode, 0, err)
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+        self.assertEqual(self.content("whole"), self.content("run"))
+        self.assertEqual(sorted(path.name for path in (self.folder / "run").iterdir()),
+                         [".lock", "checkpoint.safetensors", "curves.svg", "log.jsonl", "model", "start"])
+
+    def testReferenceEnergiesThatAreFitLeaveForcesAsTheyAre(self):
+        model = self.starting_model()
+        offset = 3.25  # eV per atom: another zero of the energy, as another code has
+        for name in ("train.xyz", "validation.xyz"):
+            text = (self.folder / name).read_text()
+            sizes = iter([int(line) for line in text.splitlines() if line.isdigit()])
+            self.file(name, re.sub(r" energy=(\S+)", lambda m: f" energy={float(m[1]) + offset * next(sizes)!r}", text))
+        kept = self.config("kept.json", model={"start_from": str(model)}, replace_model=True, epochs=1, output="kept")
+        fit = self.config("fit.json", model={"start_from": str(model)}, replace_model=True, epochs=1, output="fit",
+                          reference_energies="fit")
+        shift = self.config("shift.json", model={"start_from": str(model)}, replace_model=True, epochs=1,
+                            output="shift", shift="data")
+        for config in (kept, fit, shift):
+            self.succeed("train", config)
+        a, b, c = (self.log(run)[0] for run in ("kept", "fit", "shift"))
+        for other in (b, c):
+            self.assertLess(abs(a["forces_rmse"] - other["forces_rmse"]), 1e-12)
+            self.assertLess(abs(a["stress_rmse"] - other["stress_rmse"]), 1e-12)
+            self.assertGreater(a["energy_rmse"], 3)
+            self.assertLess(other["energy_rmse"], 0.5)
+        self.assertLess(abs(b["energy_rmse"] - c["energy_rmse"]), 1e-9)  # of one element they are the same
+        self.assertErrors(b, self.errors_of(self.folder / "fit" / "start"))
+        given = self.config("given.json", model={"start_from": str(model)}, replace_model=True, epochs=1,
+                            output="given", reference_energies={"Si": 1.5}, shift=0.25)
+        self.succeed("train", given)
+        header, data = support.read_header(self.folder / "given" / "start" / "model.safetensors")
+        for name, value in (("atomic_energies_fn.atomic_energies", 1.5), ("scale_shift.shift", 0.25)):
+            self.assertEqual(struct.unpack("<d", data[slice(*header[name]["data_offsets"])]), (value,))
+
+    def testOneOfSeveralHeadsIsGoneOnWith(self):
+        model = {"format": "fastpath-model", "format_version": 1, "architecture": "mace", "dtype": "float64",
+                 "atomic_numbers": [8, 14], "avg_num_neighbors": 5.0, "heads": ["low", "high", "third"],
+                 "mlp_irreps": "5x0e", **MODEL}
+        for layers in (1, 2):
+            folder = self.folder / f"heads{layers}"
+            made = self.file(f"heads{layers}.config.json", json.dumps({**model, "num_interactions": layers}))
+            self.succeed("hub", "create", made, "--seed", 4, "--output", folder)
+            # A new model has the same energies for all heads; here they differ.
+            header, data = support.read_header(folder / "model.safetensors")
+            data = bytearray(data)
+            for name in ("atomic_energies_fn.atomic_energies", "scale_shift.scale", "scale_shift.shift"):
+                start, end = header[name]["data_offsets"]
+                values = [0.5 + 0.25 * i for i in range((end - start) // 8)]
+                data[start:end] = struct.pack(f"<{len(values)}d", *values)
+            support.write_header(folder / "model.safetensors", header, bytes(data))
+            run = f"run{layers}"
+            config = self.config(model={"start_from": str(folder), "head": "high"}, replace_model=True, epochs=1,
+                                 output=run)
+            self.succeed("train", config)
+            self.assertErrors(self.log(run)[0], self.errors_of(folder, "--head", "high"))
+            self.assertErrors(self.log(run)[0], self.errors_of(self.folder / run / "start"))
+            trained = json.loads((self.folder / run / "model" / "config.json").read_text())
+            self.assertEqual((trained["heads"], trained["atomic_numbers"]), (["high"], [8, 14]))
+        several = self.config(model={"start_from": str(folder)}, replace_model=True, output="none")
+        self.fail_with("invalid_argument", "train", several, naming=["low, high, third", "model.head"])
+        unknown = self.config(model={"start_from": str(folder), "head": "medium"}, replace_model=True, output="none")
+        self.fail_with("invalid_argument", "train", unknown, naming=["heads2", "'medium'", "low, high, third"])
+        self.assertFalse((self.folder / "none").exists())
+
+    def testTheDtypeOfFilesIsThatOfTheStartOrTheOneAskedFor(self):
+        model = self.starting_model(model={"dtype": "float32"})
+        config = self.config(model={"start_from": str(model)}, replace_model=True, epochs=1)
+        self.succeed("train", config)
+        self.assertErrors(self.log()[0], self.errors_of(model))
+        wide = self.config(model={"start_from": str(model), "dtype": "float64"}, replace_model=True, epochs=1,
+                           output="wide")
+        self.succeed("train", wide)
+        self.assertErrors(self.log("wide")[0], self.errors_of(model))
+        for run, dtype in (("run", "float32"), ("wide", "float64")):
+            self.assertEqual(json.loads((self.folder / run / "model" / "config.json").read_text())["dtype"], dtype)
+        # Steps are made in float64 from the same numbers.
+        self.assertEqual(self.log()[1]["training_loss"], self.log("wide")[1]["training_loss"])
+
+    def testWhatIsWrongWithAStartIsNamed(self):
+        model = self.starting_model()
+        frames = frames_of("train", 3)
+        self.file("other.xyz", frames[0] + frames[1].replace("Si ", "Ge "))
+        start = {"model": {"start_from": str(model)}, "replace_model": True}
+        self.fail_with("bad_file", "train", self.config(**start, data={"training": "other.xyz"}),
+                       naming=["other.xyz, frame 2", "Ge", "the model has Si"])
+        self.fail_with("bad_file", "train", self.config(**start, scale="data"),
+                       naming=["'scale' is 'data', expected \"model\""])
+        self.fail_with("bad_file", "train", self.config(reference_energies="model"),
+                       naming=["'reference_energies' is 'model', expected \"fit\""])
+        self.fail_with("bad_file", "train",
+                       self.config(model={"start_from": str(model), "r_max": 4.0}, replace_model=True),
+                       naming=["'model.r_max' is unknown, expected dtype, head, start_from"])
+        self.fail_with("not_found", "train", self.config(model={"start_from": "nowhere"}, replace_model=True),
+                       naming=["'nowhere'", "no such folder"])
+        self.fail_with("not_found", "train", self.config(model={"start_from": "no/where"}, replace_model=True),
+                       naming=["no/where", "no such folder"])
+        self.assertFalse((self.folder / "run").exists())
+
+    def testARunFromAModelIsNoRunOfANewOne(self):
+        model = self.starting_model()
+        self.succeed("train", self.config(epochs=1))
+        start = self.config("start.json", model={"start_from": str(model)}, replace_model=True, epochs=1)
+        self.fail_with("invalid_argument", "train", start, naming=["model.start_from is not given", "model.r_max is 3"])
+        self.succeed("train", start, "--restart")
+        self.assertTrue((self.folder / "run" / "start").exists())
+        self.succeed("train", self.config(epochs=1), "--restart")
+        self.assertFalse((self.folder / "run" / "start").exists())
+
     def testHelpTeaches(self):
         text = self.succeed("train", "--help").out
-        for word in ("hidden_irreps", "docs/training.md", "checkpoint", "--restart", "examples/train_silicon"):
+        for word in ("hidden_irreps", "start_from", "docs/training.md", "checkpoint", "--restart", "examples/train_silicon"):
             self.assertIn(word, text)
 
 

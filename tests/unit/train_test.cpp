@@ -14,6 +14,7 @@
 #include "train/loss.hpp"
 #include "train/model_config.hpp"
 #include "train/optimizer.hpp"
+#include "train/start.hpp"
 #include "train/statistics.hpp"
 
 namespace fastpath::training {
@@ -107,6 +108,62 @@ TEST(TrainingConfig, RefusesSeveralHeadsAndALossOfNothing) {
   expect_names(
       message_of(ErrorCode::bad_file, [] { (void)config_of(R"(, "loss": {"energy": 0, "forces": 0, "stress": 0})"); }),
       {"no weight above 0"});
+}
+
+TrainingConfig starting_config(const std::string& more = "") {
+  return TrainingConfig::parse(
+      R"({"model": {"start_from": "old/model"}, "data": {"training": "t", "validation": 0.5}, "output": "run")" + more +
+          "}",
+      "config.json", "/folder");
+}
+
+TEST(TrainingConfig, KeepsWhatItReadsOfAStartingModel) {
+  const TrainingConfig kept = starting_config();
+  EXPECT_EQ(kept.start_from, "/folder/old/model");
+  EXPECT_FALSE(kept.refit_reference_energies || kept.refit_shift);
+  for (const std::string more :
+       {"", R"(, "reference_energies": "fit", "shift": "data")", R"(, "reference_energies": {"Si": 2}, "shift": 1)",
+        R"(, "reference_energies": "model", "scale": "model", "shift": "model")"}) {
+    const TrainingConfig config = starting_config(more), again = TrainingConfig::parse(config.text(), "again", "/else");
+    EXPECT_EQ(again.text(), config.text());
+    EXPECT_EQ(again.refit_reference_energies, more.find("fit") != std::string::npos);
+    EXPECT_EQ(again.refit_shift, more.find("data") != std::string::npos);
+    EXPECT_EQ(again.shift.has_value(), more.find("1") != std::string::npos);
+  }
+  // A name that is no folder beside the configuration is one in a hub, which has no path.
+  const TrainingConfig hub = TrainingConfig::parse(
+      R"({"model": {"start_from": "silicon", "head": "a", "dtype": "float32"}, "data": {"training": "t", "validation": "v"},
+          "output": "run"})",
+      "config.json", "/folder");
+  EXPECT_EQ(hub.start_from, "silicon");
+  EXPECT_EQ(hub.start_head, "a");
+  EXPECT_EQ(hub.start_dtype, DType::float32);
+  EXPECT_EQ(TrainingConfig::parse(hub.text(), "again", "/else").text(), hub.text());
+}
+
+TEST(TrainingStart, FitsWhatTheModelLeavesAndKeepsWhatTheDataDoNotTell) {
+  const auto model = Model::create(model_config(kModel, {8, 14, 32}, 2.5), 3);
+  StateDict constants;
+  constants.add("atomic_energies_fn.atomic_energies", Tensor::from<double>({3}, {-5, -6, -7}));
+  model->load_state_dict(constants, Strictness::lenient);
+  EvaluateOptions options;
+  options.use_fast = UseFast::never;
+  std::vector<Frame> frames = frames_of(frame_text(2, kLabels) + frame_text(2.1, kLabels, "Ge"));
+  // Labels are the model's own energies with other zeros: Si by 1 eV, Ge by 2 eV, and O occurs in no frame.
+  frames[0].energy = model->evaluate(frames[0].graph, options).energy + 2;
+  frames[1].energy = model->evaluate(frames[1].graph, options).energy + 3;
+  TrainingConfig config = starting_config(R"(, "reference_energies": "fit", "shift": "data")");
+  adjust_constants(*model, frames, config, options);
+  const auto energies = model->state_dict().at("atomic_energies_fn.atomic_energies").span<double>();
+  EXPECT_EQ(energies[0], -5);
+  EXPECT_NEAR(energies[1], -5, 1e-9);
+  EXPECT_NEAR(energies[2], -5, 1e-9);
+  EXPECT_NEAR(model->state_dict().at("scale_shift.shift").item(), 0, 1e-9);
+  config = starting_config(R"(, "reference_energies": {"Ge": -9})");
+  adjust_constants(*model, frames, config, options);
+  EXPECT_EQ(energies[0], -5);
+  EXPECT_NEAR(energies[1], -5, 1e-9);
+  EXPECT_EQ(energies[2], -9);
 }
 
 TEST(TrainingData, ReadsLabels) {

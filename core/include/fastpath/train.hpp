@@ -22,15 +22,22 @@ struct FASTPATH_EXPORT TrainingConfig {
   enum class Penalty { squared, huber };
   enum class Schedule { constant, exponential, plateau };
 
-  std::string model;  ///< Text of a config.json in which what follows from the data may be missing.
+  std::string model;  ///< Text of a config.json in which what follows from the data may be missing; or `start_from`.
+  /// A model folder, or a name in a hub, whose weights and constants training starts from; empty: a new `model`.
+  std::filesystem::path start_from;
+  std::string start_head;                      ///< The head to go on with; empty: the only one.
+  std::optional<DType> start_dtype;            ///< Of the files that are written; nothing: that of the starting model.
   std::filesystem::path training, validation;  ///< Extended-XYZ files; no validation file: a fraction of the training.
   double validation_fraction = 0;
   std::string energy_key = "energy", forces_key = "forces", stress_key = "stress";
   bool skip_missing_labels = false;
   bool check_units = true;
-  /// eV, by atomic number, of all elements; nothing: those that fit the energies best.
+  /// eV, by atomic number, of all elements; nothing: those that fit the energies best. With a starting model: of the
+  /// elements whose energy is to change; nothing: as `refit_reference_energies` says.
   std::optional<std::map<std::int32_t, double>> reference_energies;
-  std::optional<double> scale, shift;  ///< eV; nothing: from the data.
+  std::optional<double> scale, shift;  ///< eV; nothing: from the data, or those of the starting model.
+  /// Of a starting model: its constants are changed such that its energies fit the data best, rather than kept.
+  bool refit_reference_energies = false, refit_shift = false;
 
   double energy_weight = 1, forces_weight = 10, stress_weight = 1;
   Penalty penalty = Penalty::squared;
@@ -74,9 +81,9 @@ struct TrainingErrors {
 };
 
 struct TrainingEpoch {
-  std::int64_t epoch = 0;  ///< From 1.
+  std::int64_t epoch = 0;  ///< From 1; 0 is a starting model before the first step.
   double learning_rate = 0;
-  double training_loss = 0;  ///< Mean over the steps, each before it was made.
+  double training_loss = 0;  ///< Mean over the steps, each before it was made; not a number for epoch 0.
   double validation_loss = 0;
   double gradient_norm = 0;  ///< The longest of a step, before clipping.
   TrainingErrors errors;     ///< On the validation set.
@@ -110,16 +117,18 @@ struct TrainingResult {
   std::filesystem::path model;  ///< Folder of the model, if finished.
   std::int64_t parameters = 0;
   std::int64_t epochs = 0;  ///< Done, in this process and before.
-  TrainingEpoch best;       ///< The epoch whose weights the model has.
+  TrainingEpoch best;       ///< The epoch whose weights the model has; its `best` is false if there is none yet.
 };
 
 /// Trains a model, or goes on with it. In the folder `config.output`, which is made if need be, it writes
-/// `checkpoint.safetensors`, `log.jsonl` (a line per epoch), `curves.svg` and at the end `model`, a model folder. Each
-/// file appears whole or not at all.
+/// `checkpoint.safetensors`, `log.jsonl` (a line per epoch), `curves.svg` and at the end `model`, a model folder; with
+/// a starting model also `start`, a copy from which an interrupted run continues. Each file appears whole or not at
+/// all.
 /// @throws Error(bad_file) naming structures whose labels are missing or impossible, and species that the model lacks;
-///   Error(invalid_argument) if the folder belongs to a run of another configuration, listing the differences, or to
-///   one that is running; Error(io) if a file cannot be written: the last checkpoint is then whole; Error(numerics)
-///   naming the structures of a batch whose loss is not finite, or has exploded; as Model::evaluate() otherwise.
+///   Error(invalid_argument) for a head that the starting model does not have, or none where it has several, or if the
+///   folder belongs to a run of another configuration, listing the differences, or to one that is running; Error(io) if
+///   a file cannot be written: the last checkpoint is then whole; Error(numerics) naming the structures of a batch
+///   whose loss is not finite, or has exploded; as Model::evaluate() otherwise.
 FASTPATH_EXPORT TrainingResult train(const TrainingConfig& config, const TrainingOptions& options = {});
 
 }  // namespace fastpath

@@ -26,24 +26,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kLargestConfig = std::size_t{16} << 20;
 constexpr std::size_t kMostNames = 20;  // that one message lists
 
-/// The folder that a path or a hub name means.
-fs::path find_model(const fs::path& name) {
-  if (io::type_of(name) == fs::file_type::directory) return name;
-  const bool plain = name.has_filename() && !name.has_parent_path() && name != "." && name != "..";
-  if (!plain) throw Error(ErrorCode::not_found, fmt::format("model '{}': no such folder", name.string()));
-  try {
-    const HubModel model = find_hub_model(name.string(), true);
-    if (model.state == HubModel::State::broken) {
-      throw Error(ErrorCode::bad_file, fmt::format("model '{}': {} is not whole: {}", name.string(),
-                                                   model.directory.string(), model.problem));
-    }
-    return model.directory;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
-    throw Error(ErrorCode::not_found, fmt::format("{}, and no such folder", error.what()));
-  }
-}
-
 bool strict_environment() {
   const char* value = std::getenv("FASTPATH_STRICT");
   const std::string_view word = value != nullptr ? value : "";
@@ -204,6 +186,23 @@ std::string models::head_of(const Structure& structure, const EvaluateOptions& o
   throw Error(ErrorCode::invalid_argument, "head= of the structure is not one name");
 }
 
+fs::path models::model_folder(const fs::path& name) {
+  if (io::type_of(name) == fs::file_type::directory) return name;
+  const bool plain = name.has_filename() && !name.has_parent_path() && name != "." && name != "..";
+  if (!plain) throw Error(ErrorCode::not_found, fmt::format("model '{}': no such folder", name.string()));
+  try {
+    const HubModel model = find_hub_model(name.string(), true);
+    if (model.state == HubModel::State::broken) {
+      throw Error(ErrorCode::bad_file, fmt::format("model '{}': {} is not whole: {}", name.string(),
+                                                   model.directory.string(), model.problem));
+    }
+    return model.directory;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::not_found, fmt::format("{}, and no such folder", error.what()));
+  }
+}
+
 std::uint64_t models::memory_limit(const EvaluateOptions& options) {
   if (options.memory_limit > 0) return options.memory_limit;
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
@@ -229,7 +228,7 @@ void Model::for_each_model(const std::function<void(Model&)>& visit) {
 }
 
 std::shared_ptr<Model> Model::load(const fs::path& name) {
-  const fs::path directory = find_model(name);
+  const fs::path directory = models::model_folder(name);
   const fs::path config_path = directory / "config.json", tensor_path = directory / "model.safetensors";
   for (const fs::path& path : {config_path, tensor_path}) {
     if (io::type_of(path) == fs::file_type::not_found) {

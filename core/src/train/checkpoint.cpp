@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -28,7 +29,7 @@ std::optional<double> optional_number(const Json& json) {
 Json json_of(const TrainingEpoch& epoch) {
   return {{"epoch", epoch.epoch},
           {"learning_rate", epoch.learning_rate},
-          {"training_loss", epoch.training_loss},
+          {"training_loss", epoch.epoch > 0 ? Json(epoch.training_loss) : Json(nullptr)},
           {"validation_loss", epoch.validation_loss},
           {"energy_rmse", json_of(epoch.errors.energy)},
           {"forces_rmse", json_of(epoch.errors.forces)},
@@ -42,7 +43,7 @@ TrainingEpoch epoch_of(const Json& json) {
   TrainingEpoch epoch;
   epoch.epoch = json.at("epoch").get<std::int64_t>();
   epoch.learning_rate = json.at("learning_rate").get<double>();
-  epoch.training_loss = json.at("training_loss").get<double>();
+  epoch.training_loss = optional_number(json.at("training_loss")).value_or(std::nan(""));
   epoch.validation_loss = json.at("validation_loss").get<double>();
   epoch.errors = {optional_number(json.at("energy_rmse")), optional_number(json.at("forces_rmse")),
                   optional_number(json.at("stress_rmse"))};
@@ -68,6 +69,7 @@ Json scalars_of(const State& state) {
           {"typical_loss", state.typical_loss},
           {"waited", state.waited},
           {"stopped_early", state.stopped_early},
+          {"start", state.start ? json_of(*state.start) : Json(nullptr)},
           {"history", std::move(history)}};
 }
 
@@ -85,6 +87,8 @@ void set_scalars(const Json& json, State& state) {
   state.typical_loss = json.at("typical_loss").get<double>();
   state.waited = json.at("waited").get<std::int64_t>();
   state.stopped_early = json.at("stopped_early").get<bool>();
+  state.start.reset();
+  if (const auto start = json.find("start"); start != json.end() && !start->is_null()) state.start = epoch_of(*start);
   state.history.clear();
   for (const Json& epoch : json.at("history")) state.history.push_back(epoch_of(epoch));
 }
@@ -113,12 +117,20 @@ std::map<std::string, Json> comparable_settings(const std::string& config) {
   for (const char* key : {"output", "checkpoint_seconds", "epochs"}) json.erase(key);
   json["data"].erase("training");
   if (json["data"]["validation"].is_string()) json["data"].erase("validation");
+  if (json["model"].contains("start_from")) json["model"]["start_from"] = "a model";
   std::map<std::string, Json> settings;
   flatten(json, "", settings);
   return settings;
 }
 
 }  // namespace
+
+std::vector<TrainingEpoch> State::everything() const {
+  std::vector<TrainingEpoch> epochs;
+  if (start) epochs.push_back(*start);
+  epochs.insert(epochs.end(), history.begin(), history.end());
+  return epochs;
+}
 
 std::string log_line(const TrainingEpoch& epoch) { return json_of(epoch).dump(); }
 
@@ -150,10 +162,12 @@ void write_checkpoint(const std::filesystem::path& file, const State& state, con
                      {"config", identity.config},
                      {"training_hash", identity.training_hash},
                      {"validation_hash", identity.validation_hash},
+                     {"start_hash", identity.start_hash},
+                     {"copy_hash", identity.copy_hash},
                      {"state", scalars_of(state).dump()}});
 }
 
-void read_checkpoint(const std::filesystem::path& file, const RunIdentity& identity, State& state) {
+std::string read_checkpoint(const std::filesystem::path& file, const RunIdentity& identity, State& state) {
   const SafetensorsFile content = read_safetensors(file);
   const auto fail = [&](const std::string& text) {
     throw Error(ErrorCode::bad_file, fmt::format("{}: {}", file.string(), text));
@@ -169,15 +183,26 @@ void read_checkpoint(const std::filesystem::path& file, const RunIdentity& ident
   if (const std::string version = entry("version"); version != kVersion) {
     fail(fmt::format("is a checkpoint of version {}, this program reads {}", version, kVersion));
   }
+  // Checkpoints from before there were starting models lack some.
+  const auto optional_entry = [&](const char* key) {
+    return content.metadata.contains(key) ? content.metadata.at(key) : std::string();
+  };
+  const std::string start_hash = optional_entry("start_hash");
   try {
     std::vector<std::string> different = differences(entry("config"), identity.config);
     if (entry("training_hash") != identity.training_hash) different.emplace_back("data.training has other content");
     if (entry("validation_hash") != identity.validation_hash) {
       different.emplace_back("data.validation has other content");
     }
+    if (!start_hash.empty() && !identity.start_hash.empty() && start_hash != identity.start_hash) {
+      different.emplace_back("model.start_from has other content");
+    }
     if (!different.empty()) {
       throw Error(ErrorCode::invalid_argument, fmt::format("{}: is of a run of another configuration, where {}",
                                                            file.string(), fmt::join(different, "; ")));
+    }
+    if (optional_entry("copy_hash") != identity.copy_hash) {
+      fail("the folder 'start' beside it is not the copy of the starting model that it goes with");
     }
     for_each_vector(state, [&](const char* name, std::vector<double>& values) {
       const Tensor* found = content.tensors.find(name);
@@ -193,6 +218,7 @@ void read_checkpoint(const std::filesystem::path& file, const RunIdentity& ident
   } catch (const Json::exception& error) {
     fail(fmt::format("its state cannot be read: {}", error.what()));
   }
+  return start_hash;
 }
 
 }  // namespace fastpath::training

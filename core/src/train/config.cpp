@@ -55,11 +55,33 @@ void read_data(JsonReader& data, TrainingConfig& config, const fs::path& directo
   data.boolean("check_units", config.check_units);
 }
 
+/// A model to start from, in place of the architecture of a new one.
+void read_start(JsonReader& model, TrainingConfig& config, const fs::path& directory) {
+  std::string name;
+  if (model.text("start_from", name, true)) {
+    if (name.empty()) model.wrong("start_from", Json(""), "a model folder, or a name in a hub");
+    // A name that is no folder beside the configuration is one in a hub.
+    const fs::path path = path_of(name, directory);
+    std::error_code error;
+    const bool in_hub = name.find('/') == std::string::npos && !fs::is_directory(path, error);
+    config.start_from = in_hub ? fs::path(name) : path;
+  }
+  if (model.text("head", config.start_head, false) && config.start_head.empty()) {
+    model.wrong("head", Json(""), "the name of a head of the model");
+  }
+  std::string dtype;
+  model.choice("dtype", dtype, {"float64", "float32"}, false);
+  if (!dtype.empty()) config.start_dtype = parse_dtype(dtype);
+}
+
 void read_reference_energies(JsonReader& reader, TrainingConfig& config) {
   const char* const key = "reference_energies";
+  const bool starts = !config.start_from.empty();
   const Json* found = reader.raw(key);
-  if (found == nullptr || *found == "fit") return;
-  const char* const expected = "\"fit\", or an object of energies in eV such as {\"Si\": -0.1}";
+  config.refit_reference_energies = starts && found != nullptr && *found == "fit";
+  if (found == nullptr || *found == "fit" || (starts && *found == "model")) return;
+  const char* const expected = starts ? "\"model\", \"fit\", or an object of energies in eV such as {\"Si\": -0.1}"
+                                      : "\"fit\", or an object of energies in eV such as {\"Si\": -0.1}";
   if (!found->is_object() || found->empty()) return reader.wrong(key, *found, expected);
   config.reference_energies.emplace();
   for (const auto& [symbol, value] : found->items()) {
@@ -78,15 +100,30 @@ void read_reference_energies(JsonReader& reader, TrainingConfig& config) {
   }
 }
 
-/// A number, or "data".
-void read_statistic(JsonReader& reader, const char* key, bool positive, std::optional<double>& value) {
-  const Json* found = reader.raw(key);
-  if (found == nullptr || *found == "data") return;
-  const double read = found->is_number() ? found->get<double>() : std::nan("");
-  if (!std::isfinite(read) || (positive && read <= 0)) {
-    return reader.wrong(key, *found, positive ? "\"data\", or a positive number" : "\"data\", or a number");
+void read_scale(JsonReader& reader, TrainingConfig& config) {
+  const Json* found = reader.raw("scale");
+  if (found == nullptr) return;
+  if (!config.start_from.empty()) {
+    if (*found != "model")
+      reader.wrong("scale", *found, "\"model\", as the starting model's weights belong to its scale");
+    return;
   }
-  value = read;
+  if (*found == "data") return;
+  const double read = found->is_number() ? found->get<double>() : std::nan("");
+  if (!std::isfinite(read) || read <= 0) return reader.wrong("scale", *found, "\"data\", or a positive number");
+  config.scale = read;
+}
+
+void read_shift(JsonReader& reader, TrainingConfig& config) {
+  const bool starts = !config.start_from.empty();
+  const Json* found = reader.raw("shift");
+  config.refit_shift = starts && found != nullptr && *found == "data";
+  if (found == nullptr || *found == "data" || (starts && *found == "model")) return;
+  const double read = found->is_number() ? found->get<double>() : std::nan("");
+  if (!std::isfinite(read)) {
+    return reader.wrong("shift", *found, starts ? "\"model\", \"data\", or a number" : "\"data\", or a number");
+  }
+  config.shift = read;
 }
 
 void read_loss(JsonReader& loss, TrainingConfig& config) {
@@ -134,8 +171,12 @@ TrainingConfig TrainingConfig::parse(const std::string& text, const std::string&
   JsonReader reader(json, name);
   TrainingConfig config;
   const Json* model = reader.find("model", true);
-  if (model != nullptr && !model->is_object()) reader.wrong("model", *model, "an object, a config.json of a model");
-  if (model != nullptr && model->is_object()) {
+  if (model != nullptr && !model->is_object()) {
+    reader.wrong("model", *model, "an object, a config.json of a model or a model to start from");
+  }
+  if (model != nullptr && model->is_object() && model->contains("start_from")) {
+    reader.section("model", true, [&](JsonReader& section) { read_start(section, config, directory); });
+  } else if (model != nullptr && model->is_object()) {
     config.model = model->dump();
     try {
       // With something in place of what follows from the data.
@@ -150,8 +191,8 @@ TrainingConfig TrainingConfig::parse(const std::string& text, const std::string&
   }
   reader.section("data", true, [&](JsonReader& data) { read_data(data, config, directory); });
   read_reference_energies(reader, config);
-  read_statistic(reader, "scale", true, config.scale);
-  read_statistic(reader, "shift", false, config.shift);
+  read_scale(reader, config);
+  read_shift(reader, config);
   reader.section("loss", false, [&](JsonReader& loss) { read_loss(loss, config); });
   reader.section("optimizer", false, [&](JsonReader& optimizer) { read_optimizer(optimizer, config); });
   reader.section("schedule", false, [&](JsonReader& section) { read_schedule(section, config); });
@@ -185,7 +226,14 @@ TrainingConfig TrainingConfig::read(const fs::path& file) {
 
 std::string TrainingConfig::text() const {
   Json json;
-  json["model"] = Json::parse(model);
+  const bool starts = !start_from.empty();
+  if (starts) {
+    json["model"] = {{"start_from", start_from.string()}};
+    if (!start_head.empty()) json["model"]["head"] = start_head;
+    if (start_dtype) json["model"]["dtype"] = std::string(to_string(*start_dtype));
+  } else {
+    json["model"] = Json::parse(model);
+  }
   Json& data = json["data"];
   data["training"] = training.string();
   data["validation"] = validation.empty() ? Json(validation_fraction) : Json(validation.string());
@@ -194,14 +242,14 @@ std::string TrainingConfig::text() const {
   data["stress_key"] = stress_key;
   data["missing_labels"] = skip_missing_labels ? "skip" : "error";
   data["check_units"] = check_units;
-  json["reference_energies"] = "fit";
+  json["reference_energies"] = starts && !refit_reference_energies ? "model" : "fit";
   if (reference_energies) {
     Json energies = Json::object();
     for (const auto& [number, energy] : *reference_energies) energies[chemical_symbol(number)] = energy;
     json["reference_energies"] = energies;
   }
-  json["scale"] = scale ? Json(*scale) : Json("data");
-  json["shift"] = shift ? Json(*shift) : Json("data");
+  json["scale"] = scale ? Json(*scale) : Json(starts ? "model" : "data");
+  json["shift"] = shift ? Json(*shift) : Json(starts && !refit_shift ? "model" : "data");
   json["loss"] = {{"energy", energy_weight},
                   {"forces", forces_weight},
                   {"stress", stress_weight},

@@ -29,7 +29,8 @@ std::string text(double x, double y, const char* anchor, const std::string& cont
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, content);
 }
 
-std::string panel(double top, const std::string& title, const std::vector<Curve>& curves, std::size_t n_epochs) {
+std::string panel(double top, const std::string& title, const std::vector<Curve>& curves, double first_epoch,
+                  double last_epoch) {
   double low = 0, high = 0;
   bool any = false;
   for (const Curve& curve : curves) {
@@ -45,8 +46,8 @@ std::string panel(double top, const std::string& title, const std::vector<Curve>
                      kInner, kPanel);
   if (!any) return svg;
   const double first = std::floor(std::log10(low) - 1e-9), last = std::max(first + 1, std::ceil(std::log10(high)));
-  const double n = static_cast<double>(n_epochs);
-  const auto x_of = [&](double epoch) { return kLeft + kInner * (n > 1 ? (epoch - 1) / (n - 1) : 0.5); };
+  const double span = last_epoch - first_epoch;
+  const auto x_of = [&](double epoch) { return kLeft + kInner * (span > 0 ? (epoch - first_epoch) / span : 0.5); };
   const auto y_of = [&](double value) { return top + kPanel * (last - std::log10(value)) / (last - first); };
   for (double decade = first; decade <= last; decade += 1) {
     const double y = y_of(std::pow(10, decade));
@@ -54,9 +55,9 @@ std::string panel(double top, const std::string& title, const std::vector<Curve>
                        kLeft + kInner, y, y);
     svg += text(kLeft - 8, y + 4, "end", fmt::format("1e{:.0f}", decade));
   }
-  const double step = round_step(std::max(1.0, n / 8));
-  for (double epoch = 0; epoch <= n; epoch += step) {
-    if (epoch >= 1) svg += text(x_of(epoch), top + kPanel + 16, "middle", fmt::format("{:.0f}", epoch));
+  const double step = round_step(std::max(1.0, last_epoch / 8));
+  for (double epoch = 0; epoch <= last_epoch; epoch += step) {
+    if (epoch >= first_epoch) svg += text(x_of(epoch), top + kPanel + 16, "middle", fmt::format("{:.0f}", epoch));
   }
   double legend = kLeft + kInner;
   for (std::size_t i = curves.size(); i-- > 0;) {
@@ -64,7 +65,7 @@ std::string panel(double top, const std::string& title, const std::vector<Curve>
     std::string points;
     for (std::size_t k = 0; k < curve.values.size(); ++k) {
       if (!curve.values[k] || !(*curve.values[k] > 0)) continue;
-      points += fmt::format("{:.1f},{:.1f} ", x_of(static_cast<double>(k + 1)), y_of(*curve.values[k]));
+      points += fmt::format("{:.1f},{:.1f} ", x_of(first_epoch + static_cast<double>(k)), y_of(*curve.values[k]));
     }
     if (points.empty()) continue;
     points.pop_back();
@@ -94,8 +95,10 @@ std::string curves(const std::vector<TrainingEpoch>& history) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
       kWidth, height);
-  svg += panel(kTop, "loss", losses, history.size());
-  svg += panel(kTop + kPanel + kGap, "errors on the validation set (root mean square)", errors, history.size());
+  const double first = history.empty() ? 0 : static_cast<double>(history.front().epoch);
+  const double last = history.empty() ? 0 : static_cast<double>(history.back().epoch);
+  svg += panel(kTop, "loss", losses, first, last);
+  svg += panel(kTop + kPanel + kGap, "errors on the validation set (root mean square)", errors, first, last);
   svg += text(kLeft + kInner / 2, height - 22, "middle", "epoch");
   return svg + "</svg>\n";
 }

@@ -74,29 +74,29 @@ void RunFolder::append(const char* name, const std::string& line) const {
   if (cause != 0) fail(path, "cannot write", std::generic_category().message(cause));
 }
 
-void RunFolder::write_model(const Model& model) const {
+void RunFolder::write_model(const fs::path& folder, const Model& model) const {
   std::error_code error;
   const fs::path fresh = path_ / kNewModel, old = path_ / kOldModel;
   fs::remove_all(fresh, error);
   fs::remove_all(old, error);
   model.save(fresh);
-  if (fs::exists(this->model(), error)) {
-    fs::rename(this->model(), old, error);
-    if (error) fail(this->model(), "cannot be replaced", error.message());
+  if (fs::exists(folder, error)) {
+    fs::rename(folder, old, error);
+    if (error) fail(folder, "cannot be replaced", error.message());
   }
-  fs::rename(fresh, this->model(), error);
+  fs::rename(fresh, folder, error);
   if (error) {
     const std::string why = error.message();
-    fs::rename(old, this->model(), error);
-    fail(this->model(), "cannot be made", why);
+    fs::rename(old, folder, error);
+    fail(folder, "cannot be made", why);
   }
   fs::remove_all(old, error);
 }
 
-void RunFolder::remove_model() const {
+void RunFolder::remove_model(const fs::path& folder) const {
   std::error_code error;
-  fs::remove_all(model(), error);
-  if (error) fail(model(), "cannot be removed", error.message());
+  fs::remove_all(folder, error);
+  if (error) fail(folder, "cannot be removed", error.message());
 }
 
 }  // namespace fastpath::training

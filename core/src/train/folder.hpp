@@ -20,14 +20,15 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoint() const { return path_ / "checkpoint.safetensors"; }
   std::filesystem::path model() const { return path_ / "model"; }
+  std::filesystem::path start() const { return path_ / "start"; }  ///< The starting model, of runs that have one.
 
   /// Replaces a file of the folder. @throws Error(io)
   void write(const char* name, const std::string& text) const;
   /// Appends a line. @throws Error(io)
   void append(const char* name, const std::string& line) const;
-  /// Replaces the model. @throws Error(io), the one that was there stays.
-  void write_model(const Model& model) const;
-  void remove_model() const;
+  /// Replaces a folder of this one, model() or start(). @throws Error(io), the one that was there stays.
+  void write_model(const std::filesystem::path& folder, const Model& model) const;
+  void remove_model(const std::filesystem::path& folder) const;
 
  private:
   std::filesystem::path path_;

@@ -53,13 +53,16 @@ std::vector<double> composition(const Frame& frame, const std::vector<std::int32
 
 }  // namespace
 
-EnergyFit fit_energies(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements) {
+EnergyFit fit_energies(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
+                       const std::vector<double>& explained) {
   const std::size_t n = elements.size();
   std::vector<double> normal(n * n, 0), right(n, 0), vectors;
   std::vector<std::pair<std::vector<double>, double>> rows;
-  for (const Frame& frame : frames) {
-    if (frame.energy)
-      rows.emplace_back(composition(frame, elements), *frame.energy / static_cast<double>(frame.size()));
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    const Frame& frame = frames[i];
+    if (!frame.energy) continue;
+    const double rest = *frame.energy - (explained.empty() ? 0 : explained[i]);
+    rows.emplace_back(composition(frame, elements), rest / static_cast<double>(frame.size()));
   }
   for (const auto& [row, energy] : rows) {
     for (std::size_t i = 0; i < n; ++i) {
@@ -87,6 +90,22 @@ EnergyFit fit_energies(const std::vector<Frame>& frames, const std::vector<std::
   }
   if (!rows.empty()) fit.spread = std::sqrt(sum / static_cast<double>(rows.size()));
   return fit;
+}
+
+double mean_energy(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
+                   const std::vector<double>& energies, const std::vector<double>& explained) {
+  double sum = 0;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    const Frame& frame = frames[i];
+    if (!frame.energy) continue;
+    double rest = (*frame.energy - (explained.empty() ? 0 : explained[i])) / static_cast<double>(frame.size());
+    const std::vector<double> row = composition(frame, elements);
+    for (std::size_t k = 0; k < row.size(); ++k) rest -= row[k] * energies[k];
+    sum += rest;
+    ++count;
+  }
+  return count > 0 ? sum / static_cast<double>(count) : 0;
 }
 
 Statistics statistics_of(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,

@@ -13,7 +13,14 @@ struct EnergyFit {
   double spread = 0;             ///< Root mean square of what they leave, eV per atom; 0 without energies.
 };
 /// Where the set does not tell elements apart, such as those of one compound, the solution of least norm.
-EnergyFit fit_energies(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements);
+/// @param explained  What is known of the energy of each frame already, eV; empty: nothing.
+EnergyFit fit_energies(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
+                       const std::vector<double>& explained = {});
+
+/// Mean over the frames with an energy, eV per atom, of what `explained` and energies of elements leave of it; 0 if
+/// there are none.
+double mean_energy(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
+                   const std::vector<double>& energies, const std::vector<double>& explained = {});
 
 /// What a model's buffers and configuration take from the data.
 struct Statistics {

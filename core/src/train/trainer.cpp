@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "fastpath/error.hpp"
@@ -17,6 +18,7 @@
 #include "train/folder.hpp"
 #include "train/loss.hpp"
 #include "train/model_config.hpp"
+#include "train/start.hpp"
 #include "train/statistics.hpp"
 
 namespace fastpath {
@@ -81,6 +83,15 @@ std::shared_ptr<Model> new_model(const TrainingConfig& config, const std::vector
   return model;
 }
 
+/// How a run evaluates its model.
+EvaluateOptions evaluation_of(const TrainingConfig& config, const TrainingOptions& options) {
+  EvaluateOptions evaluation;
+  evaluation.use_fast = config.use_fast;
+  evaluation.threads = options.threads;
+  evaluation.context = options.context;
+  return evaluation;
+}
+
 class Trainer {
  public:
   Trainer(const TrainingConfig& config, const TrainingOptions& options, DataSet data, Model& model, RunFolder& folder)
@@ -91,41 +102,61 @@ class Trainer {
         folder_(folder),
         weights_(model),
         state_(weights_.size(), config),
-        identity_{config.text(), data_.training_hash, data_.validation_hash} {
-    evaluation_.use_fast = config.use_fast;
-    evaluation_.threads = options.threads;
-    evaluation_.context = options.context;
+        identity_{config.text(), data_.training_hash, data_.validation_hash, hash_of_start(config), {}},
+        evaluation_(evaluation_of(config, options)) {
     evaluation_.forces = config.forces_weight > 0;
     evaluation_.stress = config.stress_weight > 0;
   }
 
-  /// @param notes  What is told of the run once it has begun.
-  TrainingResult run(const std::vector<std::string>& notes) {
+  TrainingResult run() {
     TrainingResult result;
     result.parameters = static_cast<std::int64_t>(weights_.size());
     result.resumed = begin();
-    for (const std::string& note : notes) {
-      if (options_.note) options_.note(note);
-    }
+    if (options_.note) tell_of_run();
     if (options_.note && result.resumed) {
       options_.note(fmt::format("continuing after {} epochs and {} batches", state_.history.size(), state_.batch));
     }
+    if (!result.resumed && state_.start && options_.epoch) options_.epoch(*state_.start);
     started_ = Clock::now();
     const bool stopped = !train_epochs();
     result.epochs = std::ssize(state_.history);
-    for (const TrainingEpoch& epoch : state_.history) {
+    for (const TrainingEpoch& epoch : state_.everything()) {
       if (epoch.best) result.best = epoch;
     }
     result.stopped_early = state_.stopped_early;
     if (stopped) return result;
     weights_.set(state_.best);
-    folder_.write_model(model_);
+    folder_.write_model(folder_.model(), model_);
     result.model = folder_.model();
     result.finished = true;
     return result;
   }
 
  private:
+  void tell_of_run() const {
+    std::int64_t atoms = 0, edges = 0;
+    for (const Frame& frame : data_.training) atoms += frame.size(), edges += frame.graph.n_edges();
+    options_.note(fmt::format("{} structures to train on ({} atoms, {} edges), {} to validate with",
+                              data_.training.size(), atoms, edges, data_.validation.size()));
+    if (starts()) {
+      options_.note(fmt::format("starting from the model {}, head {}", config_.start_from.string(), model_.heads()[0]));
+    }
+    const StateDict state = model_.state_dict();
+    const Tensor references = state.at("atomic_energies_fn.atomic_energies").contiguous();
+    std::vector<std::string> energies;
+    for (std::size_t i = 0; i < model_.atomic_numbers().size(); ++i) {
+      energies.push_back(
+          fmt::format("{} {:.6g}", chemical_symbol(model_.atomic_numbers()[i]), references.data<double>()[i]));
+    }
+    std::vector<double> neighbours = models::MaceConfig::parse(model_.config_text(), "model").avg_num_neighbors;
+    neighbours.erase(std::unique(neighbours.begin(), neighbours.end()), neighbours.end());
+    options_.note(
+        fmt::format("reference energies {} eV, scale {:.6g}, shift {:.6g} eV, {:.6g} neighbours on average, {} "
+                    "parameters",
+                    fmt::join(energies, ", "), state.at("scale_shift.scale").item(),
+                    state.at("scale_shift.shift").item(), fmt::join(neighbours, ", "), weights_.size()));
+  }
+
   std::int64_t n_batches() const { return (std::ssize(data_.training) + config_.batch_size - 1) / config_.batch_size; }
 
   /// True if there was a checkpoint to go on from.
@@ -133,8 +164,13 @@ class Trainer {
     const bool found = io::type_of(folder_.checkpoint()) != std::filesystem::file_type::not_found;
     if (found && !options_.restart) {
       try {
-        read_checkpoint(folder_.checkpoint(), identity_, state_);
+        if (io::type_of(folder_.start()) != std::filesystem::file_type::not_found) {
+          identity_.copy_hash = hash_of_model(folder_.start());
+        }
+        const std::string start_hash = read_checkpoint(folder_.checkpoint(), identity_, state_);
+        if (identity_.start_hash.empty()) identity_.start_hash = start_hash;
         check_state();
+        if (starts()) load_start();
       } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{}; choose another output, or begin anew (--restart)", error.what()));
       }
@@ -147,13 +183,37 @@ class Trainer {
                               "model (--restart)",
                               folder_.path().string()));
     }
+    // Rounded as in its files, so that whoever continues has the same constants.
+    if (starts()) {
+      folder_.write_model(folder_.start(), model_);
+      identity_.copy_hash = hash_of_model(folder_.start());
+      load_start();
+    }
     weights_.get(state_.weights);
     state_.average = state_.best = state_.weights;
+    if (starts()) validate_start();
     // That nothing can be written is found out now, not after the first epoch.
     save();
     write_log();
-    if (options_.restart) folder_.remove_model();
+    if (options_.restart) folder_.remove_model(folder_.model());
+    if (options_.restart && !starts()) folder_.remove_model(folder_.start());
     return false;
+  }
+
+  bool starts() const { return !config_.start_from.empty(); }
+
+  /// Constants, and weights, of the copy of the starting model.
+  void load_start() { model_.load_state_dict(Model::load(folder_.start())->state_dict()); }
+
+  void validate_start() {
+    const Clock::time_point start = Clock::now();
+    TrainingEpoch epoch;
+    epoch.learning_rate = state_.optimizer.learning_rate;
+    epoch.training_loss = std::numeric_limits<double>::quiet_NaN();
+    validate(epoch);
+    epoch.best = true;
+    epoch.seconds = seconds_since(start);
+    state_.start = epoch;
   }
 
   void check_state() const {
@@ -181,9 +241,9 @@ class Trainer {
   /// Log and curves of the epochs so far.
   void write_log() const {
     std::string text;
-    for (const TrainingEpoch& epoch : state_.history) text += log_line(epoch) + "\n";
+    for (const TrainingEpoch& epoch : state_.everything()) text += log_line(epoch) + "\n";
     folder_.write("log.jsonl", text);
-    folder_.write("curves.svg", curves(state_.history));
+    folder_.write("curves.svg", curves(state_.everything()));
   }
 
   /// False if it was stopped.
@@ -299,7 +359,7 @@ class Trainer {
     epoch.gradient_norm = state_.gradient_norm;
     weights_.set(state_.average);
     validate(epoch);
-    epoch.best = state_.history.empty() || epoch.validation_loss < best_loss();
+    epoch.best = epoch.validation_loss < best_loss();
     if (state_.history.empty()) state_.typical_loss = epoch.training_loss;
     if (epoch.best) state_.best = state_.average;
     state_.waited = epoch.best ? 0 : state_.waited + 1;
@@ -314,13 +374,13 @@ class Trainer {
     // What is written after the checkpoint can be written again from it.
     save();
     folder_.append("log.jsonl", log_line(epoch));
-    folder_.write("curves.svg", curves(state_.history));
+    folder_.write("curves.svg", curves(state_.everything()));
     if (options_.epoch) options_.epoch(epoch);
   }
 
   double best_loss() const {
-    double best = state_.history.front().validation_loss;
-    for (const TrainingEpoch& epoch : state_.history) best = std::min(best, epoch.validation_loss);
+    double best = std::numeric_limits<double>::infinity();
+    for (const TrainingEpoch& epoch : state_.everything()) best = std::min(best, epoch.validation_loss);
     return best;
   }
 
@@ -366,29 +426,35 @@ TrainingResult train(const TrainingConfig& config, const TrainingOptions& option
   const auto warn = [&](const std::string& text) {
     if (options.warn) options.warn(text);
   };
-  // With something in place of what follows from the data.
-  const models::MaceConfig described = models::MaceConfig::parse(model_config(config.model, {1}, 1.0), "model");
-  const bool elements_given = model_config(config.model, {1}, 1.0) == model_config(config.model, {2}, 1.0);
-  DataSet data =
-      read_data(config, described.r_max, elements_given ? described.atomic_numbers : std::vector<std::int32_t>(), warn);
-  const std::vector<std::int32_t> elements = elements_given ? described.atomic_numbers : elements_of(data.training);
-  const Statistics statistics = statistics_of(data.training, elements, config);
-  const std::shared_ptr<Model> model = new_model(config, elements, statistics);
-  std::int64_t atoms = 0, edges = 0;
-  for (const Frame& frame : data.training) atoms += frame.size(), edges += frame.graph.n_edges();
-  std::vector<std::string> energies;
-  for (std::size_t i = 0; i < elements.size(); ++i) {
-    energies.push_back(fmt::format("{} {:.6g}", chemical_symbol(elements[i]), statistics.reference_energies[i]));
+  std::shared_ptr<Model> model;
+  std::vector<std::int32_t> elements;  // empty: those of the data
+  double r_max = 0;
+  bool copied = false;
+  if (!config.start_from.empty()) {
+    // A run that continues has a copy, so that the model it started from need not be there any more.
+    const bool continues = !options.restart && io::type_of(config.output / "checkpoint.safetensors") !=
+                                                   std::filesystem::file_type::not_found;
+    const std::filesystem::path copy = config.output / "start";
+    copied = continues && io::type_of(copy) == std::filesystem::file_type::directory;
+    model = copied ? Model::load(copy) : starting_model(config);
+    elements = model->atomic_numbers();
+    r_max = model->r_max();
+  } else {
+    // With something in place of what follows from the data.
+    const models::MaceConfig described = models::MaceConfig::parse(model_config(config.model, {1}, 1.0), "model");
+    const bool given = model_config(config.model, {1}, 1.0) == model_config(config.model, {2}, 1.0);
+    if (given) elements = described.atomic_numbers;
+    r_max = described.r_max;
   }
-  const std::vector<std::string> notes{
-      fmt::format("{} structures to train on ({} atoms, {} edges), {} to validate with", data.training.size(), atoms,
-                  edges, data.validation.size()),
-      fmt::format(
-          "reference energies {} eV, scale {:.6g}, shift {:.6g} eV, {:.6g} neighbours on average, {} parameters",
-          fmt::join(energies, ", "), statistics.scale, statistics.shift, statistics.avg_num_neighbors,
-          model->parameter_count())};
+  DataSet data = read_data(config, r_max, elements, warn);
+  if (model != nullptr && !copied) {
+    adjust_constants(*model, data.training, config, evaluation_of(config, options));
+  } else if (model == nullptr) {
+    if (elements.empty()) elements = elements_of(data.training);
+    model = new_model(config, elements, statistics_of(data.training, elements, config));
+  }
   RunFolder folder(config.output);
-  return Trainer(config, options, std::move(data), *model, folder).run(notes);
+  return Trainer(config, options, std::move(data), *model, folder).run();
 }
 
 }  // namespace fastpath
