@@ -230,6 +230,23 @@ class Train(support.ProgramTest):
         self.fail_with("bad_file", "train", self.config(), naming=["validation.xyz"])
         self.assertFalse((self.folder / "run").exists())
 
+    def testWeightsOfFramesEnterTheLossAndNoErrors(self):
+        model = self.starting_model()
+        start = {"model": {"start_from": str(model)}, "replace_model": True, "epochs": 1}
+        self.succeed("train", self.config(**start))
+        plain = self.log()[0]
+        text = (self.folder / "validation.xyz").read_text()
+        self.file("validation.xyz", text.replace(" energy=", " config_weight=2 config_forces_weight=1.5 energy="))
+        self.succeed("train", self.config(**start, loss={"forces": 2 / 3}, output="weighted"))
+        weighted = self.log("weighted")[0]
+        self.assertLess(abs(weighted["validation_loss"] - 2 * plain["validation_loss"]),
+                        1e-12 * plain["validation_loss"])
+        for key in ("energy_rmse", "forces_rmse", "stress_rmse"):
+            self.assertEqual(weighted[key], plain[key])
+        self.file("validation.xyz", text.replace(" energy=", " config_weight=-2 energy="))
+        self.fail_with("bad_file", "train", self.config(**start),
+                       naming=["validation.xyz, frame 1", "'config_weight' is -2"])
+
     def testDuplicatesAreWarnedOf(self):
         frames = frames_of("train", 2)
         self.file("train.xyz", frames[0] + frames[1] + frames[0])

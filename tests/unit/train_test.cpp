@@ -191,6 +191,46 @@ TEST(TrainingData, NamesFramesWithoutALabel) {
   expect_names(message_of(ErrorCode::bad_file, [&] { (void)frames_of(text, other); }), {"'force' in any frame"});
 }
 
+TEST(TrainingData, ReadsWeightsOfFrames) {
+  const auto weights = [](const std::string& more) { return frames_of(frame_text(2, kLabels + more)).at(0).weights; };
+  EXPECT_EQ(weights("").energy, 1);
+  EXPECT_EQ(weights(" config_weight=2").stress, 2);
+  const LabelWeights all =
+      weights(" config_weight=2 config_energy_weight=0.5 config_forces_weight=3 config_stress_weight=1e-3");
+  EXPECT_EQ(all.energy, 1);
+  EXPECT_EQ(all.forces, 6);
+  EXPECT_EQ(all.stress, 2e-3);
+}
+
+TEST(TrainingData, NamesAWeightThatIsNone) {
+  const auto refused = [](const std::string& weight) {
+    return message_of(ErrorCode::bad_file,
+                      [&] { (void)frames_of(frame_text(2, kLabels) + frame_text(2.1, kLabels + (" " + weight))); });
+  };
+  const std::string expected = "expected a number that is not negative";
+  expect_names(refused("config_weight=-1"), {"set.xyz, frame 2", "'config_weight' is -1", expected});
+  expect_names(refused("config_energy_weight=-0.5"), {"frame 2", "'config_energy_weight' is -0.5"});
+  expect_names(refused("config_forces_weight=high"), {"frame 2", "'config_forces_weight' is not one number", expected});
+  expect_names(refused("config_stress_weight=\"1 2\""), {"frame 2", "'config_stress_weight' is not one number"});
+  expect_names(refused("config_weight=T"), {"frame 2", "'config_weight' is not one number"});
+  for (const char* none : {"nan", "NaN", "inf", "1e999"}) {
+    expect_names(refused(std::string("config_weight=") + none), {"set.xyz", "2"});
+  }
+}
+
+TEST(TrainingData, OfWeightZeroNeedNotBeThere) {
+  const std::string without = "stress=\"0 0 0 0 0 0\" config_energy_weight=0";
+  const std::vector<Frame> frames = frames_of(frame_text(2, kLabels) + frame_text(2.1, without));
+  EXPECT_FALSE(frames[1].energy);
+  EXPECT_EQ(frames[1].forces.size(), 6u);
+  const std::vector<Frame> nothing = frames_of(frame_text(2, kLabels) + frame_text(2.1, "config_weight=0"));
+  EXPECT_TRUE(nothing[1].forces.empty());
+  EXPECT_FALSE(nothing[1].stress);
+  expect_names(message_of(ErrorCode::bad_file,
+                          [] { (void)frames_of(frame_text(2, std::string(kLabels) + " config_weight=0")); }),
+               {"set.xyz", "no frame has a label of a weight above 0"});
+}
+
 TEST(TrainingData, WantsNoStressWhereADirectionIsNotPeriodic) {
   EXPECT_FALSE(frames_of(frame_text(2, "energy=-4 pbc=\"T T F\""))[0].stress);
 }
@@ -234,6 +274,10 @@ TEST_F(TrainingSets, WarnsOfAStructureThatIsThereTwice) {
   expect_names(
       message_of(ErrorCode::bad_file, [&] { (void)read(a + frame_text(2, "energy=-5 stress=\"0 0 0 0 0 0\""), c); }),
       {"train.xyz, frame 1 and train.xyz, frame 2", "different labels"});
+  // A label that is not read is none.
+  warnings_.clear();
+  (void)read(a + frame_text(2, "energy=-5 config_energy_weight=0 stress=\"0.1 0 0.02 0 0.2 0 0.02 0 0.3\""), c);
+  expect_names(warnings_, {"train.xyz, frame 1 and train.xyz, frame 2"});
 }
 
 TEST_F(TrainingSets, NamesASpeciesThatTheModelLacks) {
@@ -315,7 +359,9 @@ double batch_loss(Model& model, const std::vector<const Frame*>& frames, const T
 
 TEST(TrainingLoss, GradientMatchesFiniteDifferences) {
   const std::vector<Frame> frames = frames_of(frame_text(2, kLabels) + frame_text(2.3, "energy=-3 pbc=\"T T F\"") +
-                                              frame_text(2.6, "energy=-5 stress=\"1 2 3 4 5 6\""));
+                                              frame_text(2.6,
+                                                         "energy=-5 stress=\"1 2 3 4 5 6\" config_weight=0.5 "
+                                                         "config_forces_weight=3"));
   const std::vector<const Frame*> batch{&frames[0], &frames[1], &frames[2]};
   for (const char* penalty : {"squared", "huber"}) {
     // Some residuals are on the curved, some on the straight part.
@@ -345,6 +391,43 @@ TEST(TrainingLoss, GradientMatchesFiniteDifferences) {
     EXPECT_GT(largest, 0.01);
     EXPECT_LT(worst, 1e-7 * largest) << penalty;  // of central differences
   }
+}
+
+TEST(TrainingLoss, CountsFramesByTheirWeights) {
+  // Two structures of two atoms, results 0.3 and -0.4 eV, forces 0.1 eV/A off in one component, stress 0.01 off.
+  const std::string labels = "energy=0 stress=\"0 0 0 0 0 0\" ";
+  const TrainingConfig config = config_of(R"(, "loss": {"energy": 5, "forces": 2, "stress": 3})");
+  std::vector<Frame> frames =
+      frames_of(frame_text(2, labels + "config_weight=4 config_forces_weight=0.25") +
+                    frame_text(2.3, labels + "config_energy_weight=0.5 config_forces_weight=7 config_stress_weight=10"),
+                config);
+  const std::vector<const Frame*> batch{&frames[0], &frames[1]};
+  EvaluationResult result;
+  result.graph_energies = Tensor::from<double>({2}, {0.3, -0.4});
+  std::vector<double> forces = frames[0].forces;
+  forces.insert(forces.end(), frames[1].forces.begin(), frames[1].forces.end());
+  forces[0] += 0.1;
+  forces[6] -= 0.2;
+  result.forces = Tensor::from<double>({4, 3}, forces);
+  std::vector<double> stresses(18, 0.0);
+  stresses[0] = 0.01;
+  stresses[9] = 0.02;
+  result.graph_stresses = Tensor::from<double>({2, 3, 3}, stresses);
+  const BatchLoss loss = compare(batch, result, config, true);
+  const double energy = (4 * 0.15 * 0.15 + 0.5 * 0.2 * 0.2) / 2;
+  const double force = (1 * 0.1 * 0.1 + 7 * 0.2 * 0.2) / 12;
+  const double stress = (4 * 0.01 * 0.01 + 10 * 0.02 * 0.02) / 18;
+  EXPECT_NEAR(loss.penalties.loss(config), 5 * energy + 2 * force + 3 * stress, 1e-15);
+  // What is reported has no weights.
+  EXPECT_NEAR(*loss.errors.errors().energy, std::sqrt((0.15 * 0.15 + 0.2 * 0.2) / 2), 1e-15);
+  EXPECT_NEAR(*loss.errors.errors().forces, std::sqrt((0.1 * 0.1 + 0.2 * 0.2) / 12), 1e-15);
+  EXPECT_NEAR(*loss.errors.errors().stress, std::sqrt((0.01 * 0.01 + 0.02 * 0.02) / 18), 1e-15);
+  // Derivatives of that sum.
+  EXPECT_NEAR(loss.weights.energies.span<double>()[0], 5.0 / 2 * 4 * 2 * 0.15 / 2, 1e-15);
+  EXPECT_NEAR(loss.weights.energies.span<double>()[1], 5.0 / 2 * 0.5 * 2 * -0.2 / 2, 1e-15);
+  EXPECT_NEAR(loss.weights.forces.span<double>()[6], 2.0 / 12 * 7 * 2 * -0.2, 1e-15);
+  EXPECT_NEAR(loss.weights.stresses.span<double>()[0], 3.0 / 18 * 4 * 2 * 0.01, 1e-15);
+  EXPECT_NEAR(loss.weights.stresses.span<double>()[9], 3.0 / 18 * 10 * 2 * 0.02, 1e-15);
 }
 
 TEST(TrainingLoss, OfASetDoesNotDependOnBatches) {

@@ -56,6 +56,28 @@ std::optional<std::vector<double>> label(const std::string& frame, const std::st
   return numbers;
 }
 
+/// 1 where the frame does not say.
+double weight(const std::string& frame, const Structure& structure, const char* key) {
+  const Values* values = structure.find_info(key);
+  if (values == nullptr) return 1;
+  const std::optional<std::vector<double>> numbers = numbers_of(*values);
+  const char* const expected = "expected a number that is not negative";
+  if (!numbers || numbers->size() != 1) {
+    refuse(fmt::format("{}: weight '{}' is not one number, {}", frame, key, expected));
+  }
+  if (!std::isfinite(numbers->front()) || numbers->front() < 0) {
+    refuse(fmt::format("{}: weight '{}' is {}, {}", frame, key, numbers->front(), expected));
+  }
+  return numbers->front();
+}
+
+LabelWeights weights_of(const std::string& frame, const Structure& structure) {
+  const double all = weight(frame, structure, "config_weight");
+  return {all * weight(frame, structure, "config_energy_weight"),
+          all * weight(frame, structure, "config_forces_weight"),
+          all * weight(frame, structure, "config_stress_weight")};
+}
+
 std::array<double, 9> stress_of(const std::string& frame, const std::string& key, const std::vector<double>& v) {
   if (v.size() == 6) return {v[0], v[5], v[4], v[5], v[1], v[3], v[4], v[3], v[2]};  // xx yy zz yz xz xy
   std::array<double, 9> stress{};
@@ -99,8 +121,11 @@ bool same_structure(const Frame& a, const Frame& b) {
          equal(a.graph.positions(), b.graph.positions(), 0.0);
 }
 
+/// Of those that both have.
 bool same_labels(const Frame& a, const Frame& b) {
-  return a.energy == b.energy && a.forces == b.forces && a.stress == b.stress;
+  return (!a.energy || !b.energy || a.energy == b.energy) &&
+         (a.forces.empty() || b.forces.empty() || a.forces == b.forces) &&
+         (!a.stress || !b.stress || a.stress == b.stress);
 }
 
 /// Structures that are there twice: a waste within a set; across the sets, validation no longer says anything.
@@ -222,30 +247,39 @@ std::vector<Frame> read_frames(const std::string& text, const std::filesystem::p
         throw Error(error.code(), fmt::format("{}: {}", name, error.what()));
       }
     };
-    Frame frame{name, graph(), {}, {}, {}, structure.cell, structure.pbc};
-    if (config.energy_weight > 0) {
+    Frame frame{name, graph(), {}, {}, {}, structure.cell, structure.pbc, weights_of(name, structure)};
+    if (config.energy_weight > 0 && frame.weights.energy > 0) {
       const auto energy = label(name, config.energy_key, structure.find_info(config.energy_key), {1});
       if (energy) frame.energy = energy->front();
     }
-    if (config.forces_weight > 0) {
+    if (config.forces_weight > 0 && frame.weights.forces > 0) {
       const AtomColumn* column = structure.find_column(config.forces_key);
       const auto forces = label(name, config.forces_key, column != nullptr ? &column->values : nullptr,
                                 {3 * static_cast<std::size_t>(structure.size())});
       if (forces) frame.forces = *forces;
     }
-    if (config.stress_weight > 0 && frame.graph.volume()) {
+    if (config.stress_weight > 0 && frame.weights.stress > 0 && frame.graph.volume()) {
       const auto stress = label(name, config.stress_key, structure.find_info(config.stress_key), {9, 6});
       if (stress) frame.stress = stress_of(name, config.stress_key, *stress);
     }
     frames.push_back(std::move(frame));
   }
   require_label(frames, file, config, "energy", config.energy_key, config.energy_weight,
-                [](const Frame& frame) { return !frame.energy; });
+                [](const Frame& frame) { return frame.weights.energy > 0 && !frame.energy; });
   require_label(frames, file, config, "forces", config.forces_key, config.forces_weight,
-                [](const Frame& frame) { return frame.forces.empty(); });
+                [](const Frame& frame) { return frame.weights.forces > 0 && frame.forces.empty(); });
   // Where a direction is not periodic there is no stress.
   require_label(frames, file, config, "stress", config.stress_key, config.stress_weight,
-                [](const Frame& frame) { return frame.graph.volume() && !frame.stress; });
+                [](const Frame& frame) { return frame.weights.stress > 0 && frame.graph.volume() && !frame.stress; });
+  const bool any = std::any_of(frames.begin(), frames.end(), [](const Frame& frame) {
+    return frame.energy || !frame.forces.empty() || frame.stress;
+  });
+  if (!any) {
+    refuse(
+        fmt::format("{}: no frame has a label of a weight above 0 (loss, config_weight), so there is nothing to "
+                    "compare with",
+                    file.string()));
+  }
   return frames;
 }
 

@@ -14,6 +14,11 @@
 
 namespace fastpath::training {
 
+/// How much a frame's labels count in the loss; where that is 0 the label is not read.
+struct LabelWeights {
+  double energy = 1, forces = 1, stress = 1;
+};
+
 /// A structure with what is known of it. A label that is absent does not enter the loss.
 struct Frame {
   std::string name;                             ///< "train.xyz, frame 3", counting from 1.
@@ -23,6 +28,7 @@ struct Frame {
   std::optional<std::array<double, 9>> stress;  ///< eV/angstrom^3, row by row; only where there is a volume.
   std::array<std::array<double, 3>, 3> cell{};  ///< To tell duplicates.
   std::array<bool, 3> pbc{};
+  LabelWeights weights;
 
   std::int64_t size() const { return graph.n_nodes(); }
 };
@@ -34,8 +40,10 @@ struct DataSet {
 
 using Warn = std::function<void(const std::string&)>;
 
-/// Reads the labels that the weights of the configuration ask for. @param file  Stands for the text in messages.
-/// @throws Error(bad_file) naming the frames and the label that is missing or has the wrong size.
+/// Reads the labels that the weights of the configuration, and of each frame, ask for.
+/// @param file  Stands for the text in messages.
+/// @throws Error(bad_file) naming the frames and the label that is missing or has the wrong size, or the weight that is
+///   none; or where no label is left to count.
 std::vector<Frame> read_frames(const std::string& text, const std::filesystem::path& file, const TrainingConfig& config,
                                double r_max);
 

@@ -81,22 +81,25 @@ BatchLoss compare(std::span<const Frame* const> frames, const EvaluationResult& 
     const auto size = static_cast<double>(frame.size());
     if (frame.energy) {
       const double x = (energies[g] - *frame.energy) / size;
-      sums.energy += penalty.value(x);
+      sums.energy += frame.weights.energy * penalty.value(x);
       out.errors.energy += x * x;
-      if (wants_weights) out.weights.energies.data<double>()[g] = energy_share * penalty.slope(x) / size;
+      if (wants_weights)
+        out.weights.energies.data<double>()[g] = energy_share * frame.weights.energy * penalty.slope(x) / size;
     }
     for (std::size_t i = 0; i < frame.forces.size(); ++i) {
       const double x = forces[3 * node + i] - frame.forces[i];
-      sums.forces += penalty.value(x);
+      sums.forces += frame.weights.forces * penalty.value(x);
       out.errors.forces += x * x;
-      if (wants_weights) out.weights.forces.data<double>()[3 * node + i] = forces_share * penalty.slope(x);
+      if (wants_weights)
+        out.weights.forces.data<double>()[3 * node + i] = forces_share * frame.weights.forces * penalty.slope(x);
     }
     if (frame.stress) {
       for (std::size_t i = 0; i < 9; ++i) {
         const double x = stresses[9 * g + i] - (*frame.stress)[i];
-        sums.stress += penalty.value(x);
+        sums.stress += frame.weights.stress * penalty.value(x);
         out.errors.stress += x * x;
-        if (wants_weights) out.weights.stresses.data<double>()[9 * g + i] = stress_share * penalty.slope(x);
+        if (wants_weights)
+          out.weights.stresses.data<double>()[9 * g + i] = stress_share * frame.weights.stress * penalty.slope(x);
       }
     }
     node += static_cast<std::size_t>(frame.size());

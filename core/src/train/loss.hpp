@@ -8,7 +8,7 @@
 
 namespace fastpath::training {
 
-/// Sums of squares from which root mean squares follow.
+/// Sums of squares from which root mean squares follow, whatever the frames' weights.
 struct ErrorSums {
   double energy = 0, forces = 0, stress = 0;
   std::int64_t n_energy = 0, n_forces = 0, n_stress = 0;
@@ -16,12 +16,14 @@ struct ErrorSums {
   TrainingErrors errors() const;
 };
 
-/// Sums of penalties, kept apart so that the loss of a set does not depend on how it is cut into batches.
+/// Sums of penalties times the frames' weights, kept apart so that the loss of a set does not depend on how it is cut
+/// into batches.
 struct PenaltySums {
   double energy = 0, forces = 0, stress = 0;
   std::int64_t n_energy = 0, n_forces = 0, n_stress = 0;
   void add(const PenaltySums& other);
-  /// Weighted sum of the means: over structures, components of forces, components of stresses.
+  /// Weighted sum of the means: over structures, components of forces, components of stresses, as many as there are,
+  /// not their weights.
   double loss(const TrainingConfig& config) const;
 };
 
