@@ -1,19 +1,27 @@
-// A host with opinions: its own thresholds, its own warning handler, and a look at every candidate of every decision.
+// A host with opinions: its own thresholds, from code and from a file, its own warning handler, a look at every
+// candidate of every decision, what was measured here, and a run that is repeated kernel by kernel.
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "fastpath/lock.hpp"
 #include "fastpath/measurement.hpp"
 #include "fastpath/model.hpp"
+#include "fastpath/policy.hpp"
+#include "fastpath/version.hpp"
 #include "fastpath/warning.hpp"
 
 #ifndef DEFAULT_MODEL  // the build names them; see CMakeLists.txt
 #define DEFAULT_MODEL "examples/models/demo"
 #define DEFAULT_STRUCTURE "examples/structures/silicon.xyz"
+#define DEFAULT_POLICY "examples/host_policy/policy.json"
 #endif
 
 namespace {
@@ -85,7 +93,81 @@ bool all_by_reference(const fastpath::Selection& selection, fastpath::ReasonCode
   return !selection.decisions.empty();
 }
 
-int run(const std::string& model_folder, const std::string& structure_file) {
+bool same_choices(const fastpath::Selection& a, const fastpath::Selection& b) {
+  if (a.decisions.size() != b.decisions.size()) return false;
+  for (std::size_t i = 0; i < a.decisions.size(); ++i) {
+    if (a.decisions[i].choice != b.decisions[i].choice) return false;
+  }
+  return true;
+}
+
+/// Keeps which kernels ran in a file, and runs them again in another context: these very kernels, or an error.
+void check_replay(fastpath::Model& model, const fastpath::Structure& structure,
+                  const std::filesystem::path& lock_file) {
+  std::printf("lock\n");
+  fastpath::EvaluateOptions options;
+  options.use_fast = fastpath::UseFast::always;
+  const fastpath::EvaluationResult first = model.evaluate(structure, options);
+  fastpath::SelectionLock lock;
+  lock.add(first.selection);
+  lock.save(lock_file);
+
+  fastpath::ContextOptions as_before;
+  as_before.replay = std::make_shared<const fastpath::SelectionLock>(fastpath::SelectionLock::load(lock_file));
+  fastpath::Context context(as_before);
+  options.context = &context;
+  options.use_fast = fastpath::UseFast::automatic;
+  const fastpath::EvaluationResult again = model.evaluate(structure, options);
+  check(same_choices(first.selection, again.selection), "a lock makes the same choices again, under auto too");
+  check(again.energy == first.energy, "the same kernels give the same energy");
+
+  options.forces = options.stress = false;  // not what the lock was made with
+  std::string refusal;
+  try {
+    model.evaluate(structure, options);
+  } catch (const fastpath::Error& error) {
+    if (error.code() == fastpath::ErrorCode::unavailable) refusal = error.what();
+  }
+  check(!refusal.empty(), "what the lock does not say is an error that names it");
+  std::printf("  \"%s...\"\n", refusal.substr(0, 150).c_str());
+}
+
+/// Measurements of this machine that count, though new ones would be better: made with another fastpath or driver, or
+/// long ago.
+std::size_t stale_measurements(fastpath::Context& context) {
+  const auto here = fastpath::MeasurementSituation::of(context, {fastpath::DeviceKind::cpu});
+  std::size_t stale = 0;
+  for (const fastpath::MeasurementRecord& record : context.measurements().records(here)) {
+    if (record.counts && !record.reasons.empty()) ++stale;
+  }
+  return stale;
+}
+
+/// What an upgrade of fastpath does to measurements, and how a host has them made again.
+void check_stale(fastpath::Model& model, const fastpath::Structure& structure, fastpath::Context& measured) {
+  std::printf("stale measurements\n");
+  auto store = std::make_shared<fastpath::MeasurementStore>();
+  for (fastpath::MeasurementRecord& record : measured.measurements().records({})) {
+    record.measurement.library_version = "0.0.1";  // as if an upgrade lay between
+    store->add(record.measurement);
+  }
+  fastpath::ContextOptions kept_in_memory;
+  kept_in_memory.measurements = store;
+  fastpath::Context context(kept_in_memory);
+  check(stale_measurements(measured) == 0 && stale_measurements(context) > 0,
+        "an upgrade makes what was measured stale");
+
+  fastpath::EvaluateOptions options;
+  options.context = &context;
+  options.use_fast = fastpath::UseFast::automatic;
+  const std::string now = fastpath::build_info().version;
+  context.measurements().forget([&now](const fastpath::Measurement& known) { return known.library_version != now; });
+  const double budget_seconds = 1;
+  const fastpath::WarmUp ready = model.warm_up(structure, options, budget_seconds);
+  check(ready.measured > 0 && stale_measurements(context) == 0, "what was forgotten is measured again");
+}
+
+int run(const std::string& model_folder, const std::string& structure_file, const std::string& policy_file) {
   const auto model = fastpath::Model::load(model_folder);
   const fastpath::Structure structure = fastpath::read_extxyz(structure_file).front();
 
@@ -96,6 +178,8 @@ int run(const std::string& model_folder, const std::string& structure_file) {
   const std::shared_ptr<const fastpath::AutoPolicy> policy = make_policy();
   check_policy(*policy);
   model->set_policy(policy);
+  model->set_policy(fastpath::AutoPolicy::load(policy_file));
+  check(*model->policy() == *policy, "a policy from a file is a value like one from code");
   fastpath::set_use_fast(*model, true);
 
   fastpath::EvaluateOptions options;
@@ -154,6 +238,14 @@ int run(const std::string& model_folder, const std::string& structure_file) {
   check(ready.measured > 0 || !result.selection, "the first warm-up measures, where there are kernels");
   check(context.measurements().empty() == (ready.measured == 0), "what was measured is kept");
 
+  if (result.selection) {
+    check_stale(*model, structure, context);
+    const std::filesystem::path lock_file =
+        std::filesystem::temp_directory_path() / ("host_policy-" + std::to_string(::getpid()) + ".lock");
+    check_replay(*model, structure, lock_file);
+    std::filesystem::remove(lock_file);
+  }
+
   fastpath::set_warning_handler({});
   if (failures > 0) return 1;
   if (!result.selection) {
@@ -168,8 +260,9 @@ int run(const std::string& model_folder, const std::string& structure_file) {
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : DEFAULT_MODEL;
   const std::string structure = argc > 2 ? argv[2] : DEFAULT_STRUCTURE;
+  const std::string policy = argc > 3 ? argv[3] : DEFAULT_POLICY;
   try {
-    return run(model, structure);
+    return run(model, structure, policy);
   } catch (const fastpath::Error& error) {
     std::fprintf(stderr, "%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());
     return 1;
