@@ -103,7 +103,16 @@ Json json_of(const Measurement& measurement) {
 OpConfig read_config(const std::string& file) {
   std::ifstream in(file);
   if (!in) throw Error(ErrorCode::not_found, fmt::format("--config: {}: cannot be read", file));
-  const Json json = Json::parse(in, nullptr, false);
+  // Deeper than any attribute: what visits a value visits every level of it.
+  constexpr int kDeepest = 4;
+  const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kDeepest) {
+      throw Error(ErrorCode::bad_file,
+                  fmt::format("--config: {}: values are nested more than {} deep", file, kDeepest));
+    }
+    return true;
+  };
+  const Json json = Json::parse(in, shallow, false);
   if (!json.is_object()) {
     throw Error(ErrorCode::bad_file, fmt::format("--config: {}: not a JSON object", file));
   }
@@ -313,6 +322,9 @@ int run_tune(const Arguments& arguments) {
   line.example("fastpath tune --op spherical_harmonics --config config.json --dtype float32");
   line.example("fastpath tune --report tuned.html");
   line.example("fastpath tune --list");
+  if (std::find(arguments.begin(), arguments.end(), "--deterministic") != arguments.end()) {
+    line.fail("--deterministic: choices that follow no measurement need none, so nothing is measured");
+  }
   if (!line.parse(arguments)) return 0;
 
   if (line.given("model") && line.given("op")) line.fail("expected either --model DIR or --op NAME, found both");

@@ -111,7 +111,7 @@ class Measured(support.ProgramTest):
         self.device = f"cpu {cpu['model']} {cpu['arch']} {units}"
 
     def measure(self, **changes):
-        """A record of each kernel that runs under true: faster than the reference from 500 edges on."""
+        """A record of each kernel that runs under true: faster than the reference from 500 edges on, or as `changes`."""
         lines = {}
         for choice in self.choices:
             points = [{"edges": n, "nodes": n // 10, "conclusive": True, "repeats": 7, "reference": 1e-6 * n,
@@ -120,8 +120,8 @@ class Measured(support.ProgramTest):
             lines[choice["op"], choice["config"]] = line_of(record(
                 0, op=choice["op"], op_version=choice["op_version"], config=choice["config"], device=self.device,
                 passes=choice["passes"], threads=1, plugin=choice["choice"], plugin_build=choice["build"],
-                points=points, windows=[{"min_edges": 500, "max_edges": 0, "min_spread": 0.04, "max_spread": 0}],
-                **{"library_version": self.version(), "unix_time": int(time.time()), **changes}))
+                **{"points": points, "library_version": self.version(), "unix_time": int(time.time()),
+                   "windows": [{"min_edges": 500, "max_edges": 0, "min_spread": 0.04, "max_spread": 0}], **changes}))
         self.file("measurements/host.jsonl", "".join(lines.values()))
         return len(lines)
 
@@ -155,6 +155,28 @@ class Measured(support.ProgramTest):
         self.assertEqual(self.explain(5000, "--deterministic")["measured"], [])
         self.assertNotIn("measured", {d["reason"]["code"]
                                       for d in self.explain(5000, "--deterministic")["decisions"]})
+
+    def evaluate(self, *arguments):
+        return self.succeed("eval", "--model", support.MODEL, "--threads", "1", "--no-priors", "--json", *arguments,
+                            support.STRUCTURES / "water.xyz").json["frames"][0]
+
+    def testADeterministicEvaluationFollowsNone(self):
+        """Both arms are known, and the kernels are faster at every size."""
+        points = [{"edges": n, "nodes": max(n // 10, 1), "conclusive": True, "repeats": 7, "reference": 1e-5 * n,
+                   "kernel": 1e-6 * n, "reference_spread": 0.01, "kernel_spread": 0.01} for n in (1, 100, 10000)]
+        self.measure(points=points, windows=[{"min_edges": 0, "max_edges": 0, "min_spread": 0, "max_spread": 0}])
+        records = (self.folder / "measurements" / "host.jsonl").read_bytes()
+        measured, without = self.evaluate(), self.evaluate("--deterministic")
+        names = {c["module"] for c in self.choices}
+        self.assertEqual({d["reason"]["code"] for d in measured["decisions"] if d["module"] in names}, {"measured"})
+        self.assertNotIn("reference", {d["choice"] for d in measured["decisions"] if d["module"] in names})
+        self.assertEqual({d["choice"] for d in without["decisions"]}, {"reference"})
+        self.assertNotIn("measured", {d["reason"]["code"] for d in without["decisions"]})
+        # Nor is the fastest one looked for under true.
+        forced = self.evaluate("--deterministic", "--use-fast", "true")
+        self.assertNotIn('"measured"', json.dumps(forced["decisions"]))
+        files = {f.name: f.read_bytes() for f in (self.folder / "measurements").iterdir()}
+        self.assertEqual(files, {"host.jsonl": records})
 
     def testDoctorSaysToTuneAgainWhereTheyAreStale(self):
         number = self.measure()

@@ -99,10 +99,12 @@ class Tune(support.ProgramTest):
                                   ((*one, "--min-edges", "9", "--max-edges", "8"), ["--min-edges 9"]),
                                   ((*one, "--min-edges", "0"), ["--min-edges"]), ((*one, "--dtype", "int32"), ["int32"]),
                                   ((*one, "--threads", "0"), ["--threads"]), (("--report", "x", "--json"), ["--json"]),
-                                  ((*one, "--device", "opencl:0"), ["opencl:0"])):
+                                  ((*one, "--device", "opencl:0"), ["opencl:0"]),
+                                  ((*one, "--deterministic"), ["--deterministic", "measure"])):
             with self.subTest(arguments=arguments):
                 self.fail_with("invalid_argument", "tune", *arguments, naming=naming)
-        for content, naming in (("[]", ["not a JSON object"]), ('{"l_max": null}', ["'l_max'", "null"]), ("{", ["JSON"])):
+        for content, naming in (("[]", ["not a JSON object"]), ('{"l_max": null}', ["'l_max'", "null"]), ("{", ["JSON"]),
+                                ('{"l_max": ' + 100000 * "[" + 100000 * "]" + "}", ["nested more than 4 deep"])):
             self.fail_with("bad_file", "tune", "--op", "spherical_harmonics", "--config", self.file("bad", content),
                            naming=naming)
         self.fail_with("not_found", "tune", "--op", "spherical_harmonics", "--config", "nowhere", naming=["nowhere"])

@@ -111,6 +111,9 @@ TEST_F(Lock, AFileThatIsNoneIsNamedWithWhatWasExpected) {
         "{\"fastpath_lock\": 1, \"choices\": [{\"module\": 3}]}", "{\"fastpath_lock\": 1, \"choices\": 5}"}) {
     EXPECT_NE(load(text).find("bad.lock"), std::string::npos) << text;
   }
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  EXPECT_NE(load("{\"fastpath_lock\": " + deep + ", \"choices\": []}").find("nested"), std::string::npos);
+  EXPECT_NE(load("{\"fastpath_lock\": 1, \"fastpath_lock\": 1, \"choices\": []}").find("twice"), std::string::npos);
   error_of(ErrorCode::not_found, [&] { SelectionLock::load(folder / "none.lock"); });
 }
 

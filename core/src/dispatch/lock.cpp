@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "fastpath/error.hpp"
 #include "fastpath/measurement.hpp"
 #include "io/file.hpp"
+#include "io/json_reader.hpp"
 
 namespace fastpath {
 namespace {
 
-using Json = nlohmann::json;
+using io::Json;
 
 constexpr int kFormat = 1;
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -120,9 +120,10 @@ SelectionLock SelectionLock::load(const std::filesystem::path& path) {
   SelectionLock lock;
   std::size_t at = 0;
   try {
-    const Json json = Json::parse(text);
+    const Json json = io::parse_json(text, path.string());
     const Json& format = json.at("fastpath_lock");
-    if (format != kFormat) bad(path, fmt::format("a lock of format {}, this version reads {}", format.dump(), kFormat));
+    if (format != kFormat)
+      bad(path, fmt::format("a lock of format {}, this version reads {}", io::shown(format), kFormat));
     for (const Json& entry : json.at("choices").get_ref<const Json::array_t&>()) {
       ++at;
       LockedChoice c;

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 
 #include "fastpath/error.hpp"
 #include "io/file.hpp"
+#include "io/json_reader.hpp"
+#include "io/printable.hpp"
 
 namespace fastpath {
 namespace {
@@ -19,8 +20,7 @@ std::string lower(const std::string& text) {
   return result;
 }
 
-// A table is an object whose order counts.
-using Json = nlohmann::ordered_json;
+using io::Json;  // in order: a table is an object whose order counts
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 
 /// Reads the members of a policy from one file.
@@ -33,33 +33,28 @@ class Reader {
   }
   std::int64_t edges(const std::string& name, const Json& json) const {
     if (!json.is_number_integer() || json.get<double>() < 0 || json.get<double>() > 9e18) {
-      bad(fmt::format("{} is {}, expected a number of edges", name, shortened(json)));
+      bad(fmt::format("{} is {}, expected a number of edges", name, io::shown(json)));
     }
     return json.get<std::int64_t>();
   }
   bool truth(const std::string& name, const Json& json) const {
-    if (!json.is_boolean()) bad(fmt::format("{} is {}, expected true or false", name, shortened(json)));
+    if (!json.is_boolean()) bad(fmt::format("{} is {}, expected true or false", name, io::shown(json)));
     return json.get<bool>();
   }
   AutoPolicy::Table table(const std::string& name, const Json& json) const {
-    if (!json.is_object()) bad(fmt::format("{} is {}, expected an object: device to edges", name, shortened(json)));
+    if (!json.is_object()) bad(fmt::format("{} is {}, expected an object: device to edges", name, io::shown(json)));
     AutoPolicy::Table table;
     for (const auto& [device, value] : json.items()) {
       if (device.empty()) bad(fmt::format("{} has an entry without a name, which every device would match", name));
-      table.emplace_back(device, edges(fmt::format("{}: {}", name, device), value));
+      table.emplace_back(device, edges(fmt::format("{}: {}", name, io::printable(device)), value));
     }
     return table;
   }
   std::vector<std::string> words(const std::string& name, const Json& json) const {
     const bool good =
         json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& word) { return word.is_string(); });
-    if (!good) bad(fmt::format("{} is {}, expected a list of globs", name, shortened(json)));
+    if (!good) bad(fmt::format("{} is {}, expected a list of globs", name, io::shown(json)));
     return json.get<std::vector<std::string>>();
-  }
-  static std::string shortened(const Json& json) {
-    constexpr std::size_t kLongest = 40;
-    const std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
-    return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
   }
 
  private:
@@ -87,13 +82,8 @@ bool AutoPolicy::decide(const DeviceInfo& device, DType dtype, std::int64_t num_
 std::shared_ptr<const AutoPolicy> AutoPolicy::load(const std::filesystem::path& file) {
   const std::string text = io::read_small_file(file, kMostBytes);
   const Reader reader(file);
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    reader.bad(fmt::format("not JSON: {}", error.what()));
-  }
-  if (!json.is_object()) reader.bad(fmt::format("is {}, expected an object", Reader::shortened(json)));
+  const Json json = io::parse_json(text, file.string());
+  if (!json.is_object()) reader.bad(fmt::format("is {}, expected an object", io::shown(json)));
   auto policy = std::make_shared<AutoPolicy>();
   for (const auto& [name, value] : json.items()) {
     if (name == "min_edges") {
@@ -112,9 +102,9 @@ std::shared_ptr<const AutoPolicy> AutoPolicy::load(const std::filesystem::path& 
       policy->use_priors = reader.truth(name, value);
     } else {
       reader.bad(fmt::format(
-          "has '{}'; a policy has min_edges, min_edges_float64, default_min_edges, default_min_edges_float64, "
+          "has {}; a policy has min_edges, min_edges_float64, default_min_edges, default_min_edges_float64, "
           "preference, thresholds_are_priors and use_priors",
-          name));
+          io::printable(name)));
     }
   }
   return policy;
