@@ -23,6 +23,7 @@ class PolicyFile : public testing::Test {
   PolicyFile() {
     std::string name = (fs::temp_directory_path() / "fastpath-policy-XXXXXX").string();
     folder = ::mkdtemp(name.data());
+    file = folder / "policy.json";
   }
   ~PolicyFile() override {
     std::error_code error;
@@ -52,8 +53,7 @@ class PolicyFile : public testing::Test {
     }
   }
 
-  fs::path folder;
-  fs::path file = folder / "policy.json";
+  fs::path folder, file;
 };
 
 TEST_F(PolicyFile, EveryMemberIsReadAndTablesKeepTheirOrder) {
