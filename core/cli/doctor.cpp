@@ -30,19 +30,10 @@ namespace fs = std::filesystem;
 
 // As docs/cli.md lists them; a test compares.
 const std::vector<std::string> kVariables{
-    "FASTPATH_ALLOW_GROUP_WRITABLE",
-    "FASTPATH_ALLOW_LIST",
-    "FASTPATH_CACHE_DIR",
-    "FASTPATH_CHECK_OWNER",
-    "FASTPATH_CPU_SIMD_TARGET",
-    "FASTPATH_HUB",
-    "FASTPATH_MEASUREMENTS",
-    "FASTPATH_PLUGIN_ONLY_PATH",
-    "FASTPATH_PLUGIN_PATH",
-    "FASTPATH_PROBE",
-    "FASTPATH_SHADOW",
-    "FASTPATH_STRICT",
-    "FASTPATH_TRUST",
+    "FASTPATH_ALLOW_GROUP_WRITABLE", "FASTPATH_ALLOW_LIST", "FASTPATH_CACHE_DIR",    "FASTPATH_CHECK_OWNER",
+    "FASTPATH_CPU_SIMD_TARGET",      "FASTPATH_HUB",        "FASTPATH_MEASUREMENTS", "FASTPATH_PLUGIN_ONLY_PATH",
+    "FASTPATH_PLUGIN_PATH",          "FASTPATH_PROBE",      "FASTPATH_SHADOW",       "FASTPATH_STRICT",
+    "FASTPATH_SYSTEM_MEASUREMENTS",  "FASTPATH_TRUST",
 };
 // What an elevated process listens to all the same: no code comes from there.
 // One for each op: FASTPATH_OP_CONV_TENSOR_PRODUCT. Whether there is such an op, a selection says.

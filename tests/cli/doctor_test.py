@@ -68,7 +68,8 @@ class Doctor(support.ProgramTest):
         self.assertEqual([s["stage"] for s in file["stages"]], STAGES)
         self.assertRegex(result["library"], r"/libfastpath\.so[.0-9]*$")
         self.assertFalse(result["elevated"])
-        self.assertEqual([v["name"] for v in result["variables"]], ["FASTPATH_CACHE_DIR", "FASTPATH_PLUGIN_ONLY_PATH"])
+        self.assertEqual([v["name"] for v in result["variables"]], ["FASTPATH_CACHE_DIR", "FASTPATH_PLUGIN_ONLY_PATH",
+                                                                      "FASTPATH_SYSTEM_MEASUREMENTS"])
 
     def testEveryFileOfTheZooHasStageReasonCauseAndAdvice(self):
         folder = self.use_zoo("*")

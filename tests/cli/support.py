@@ -48,8 +48,9 @@ class ProgramTest(unittest.TestCase):
         self.plugins = pathlib.Path(os.environ["FASTPATH_TEST_PLUGINS"])
         # FASTPATH_CHECK_OWNER is set by CTest where the build lies in a directory of another user.
         self.env = {k: v for k, v in os.environ.items() if k == "FASTPATH_CHECK_OWNER" or
-                    (not k.startswith("FASTPATH_") and k not in ("NO_COLOR", "XDG_DATA_HOME"))}
+                    (not k.startswith("FASTPATH_") and k not in ("NO_COLOR", "XDG_CACHE_HOME", "XDG_DATA_HOME"))}
         self.env["HOME"] = str(self.folder / "home")
+        self.env["FASTPATH_SYSTEM_MEASUREMENTS"] = str(self.folder / "system")
         self.env["FASTPATH_PLUGIN_ONLY_PATH"] = str(self.plugins)
 
     def use_plugins(self, *names):

@@ -19,6 +19,7 @@ def run(program, folder, *arguments):
         environment["FASTPATH_CHECK_OWNER"] = os.environ["FASTPATH_CHECK_OWNER"]
     environment["FASTPATH_PLUGIN_ONLY_PATH"] = folder
     environment["HOME"] = HOME.name  # nothing is kept from one run of the test to the next
+    environment["FASTPATH_SYSTEM_MEASUREMENTS"] = HOME.name + "/none"
     process = subprocess.run([program, *arguments, "--json"], env=environment, stdout=subprocess.PIPE, check=False)
     if process.returncode != 0:
         sys.exit(f"{' '.join(arguments)}: exit status {process.returncode}")

@@ -559,15 +559,28 @@ TEST(Prediction, IsAStraightLineOfTheLogarithmsAndEndsAFactorOfTwoBeyondWhatWasM
 }
 
 TEST(MeasurementDirectories, OfTheEnvironmentMustBeAbsolute) {
-  const char* const before = std::getenv("FASTPATH_MEASUREMENTS");
-  const std::string kept = before != nullptr ? before : "";
-  ::setenv("FASTPATH_MEASUREMENTS", "some/where", 1);
-  std::string text;
-  EXPECT_EQ(code_of([] { MeasurementDirectories::defaults(); }, &text), ErrorCode::invalid_argument);
-  EXPECT_NE(text.find("some/where"), std::string::npos);
-  ::setenv("FASTPATH_MEASUREMENTS", "/some/where", 1);
-  EXPECT_EQ(MeasurementDirectories::defaults().user, "/some/where");
-  before != nullptr ? ::setenv("FASTPATH_MEASUREMENTS", kept.c_str(), 1) : ::unsetenv("FASTPATH_MEASUREMENTS");
+  for (const char* name : {"FASTPATH_MEASUREMENTS", "FASTPATH_SYSTEM_MEASUREMENTS"}) {
+    const char* const before = std::getenv(name);
+    const std::string kept = before != nullptr ? before : "";
+    ::setenv(name, "some/where", 1);
+    std::string text;
+    EXPECT_EQ(code_of([] { MeasurementDirectories::defaults(); }, &text), ErrorCode::invalid_argument);
+    EXPECT_NE(text.find(std::string(name) + " is 'some/where'"), std::string::npos) << text;
+    ::setenv(name, "/some/where", 1);
+    const MeasurementDirectories found = MeasurementDirectories::defaults();
+    EXPECT_EQ(std::string(name) == "FASTPATH_MEASUREMENTS" ? found.user : found.system.at(0), "/some/where");
+    EXPECT_EQ(found.system.size(), 1u);
+    before != nullptr ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
+  }
+}
+
+// Started without CTest, too.
+TEST(MeasurementDirectories, OfTestsAreNotThoseOfTheMachine) {
+  const MeasurementDirectories found = MeasurementDirectories::defaults();
+  EXPECT_FALSE(fs::exists(found.user)) << found.user;
+  ASSERT_EQ(found.system.size(), 1u);
+  EXPECT_FALSE(fs::exists(found.system[0])) << found.system[0];
+  EXPECT_TRUE(found.project.empty()) << found.project;
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ struct FASTPATH_EXPORT MeasurementDirectories {
   std::filesystem::path user;
   std::filesystem::path project;
   /// Those of this process: docs/cli.md. With elevated rights the system's alone.
-  /// @throws Error(invalid_argument) if FASTPATH_MEASUREMENTS is not an absolute path.
+  /// @throws Error(invalid_argument) if FASTPATH_MEASUREMENTS or FASTPATH_SYSTEM_MEASUREMENTS is not an absolute path.
   static MeasurementDirectories defaults();
 };
 

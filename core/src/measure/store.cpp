@@ -343,16 +343,18 @@ class MeasurementStore::Impl {
 
 MeasurementDirectories MeasurementDirectories::defaults() {
   MeasurementDirectories result;
-  result.system.emplace_back(FASTPATH_SYSTEM_MEASUREMENT_DIR);
   const auto variable = [](const char* name) {
     const char* const value = ::secure_getenv(name);  // null in a process with elevated rights
     return fs::path(value == nullptr ? "" : value);
   };
-  if (const fs::path own = variable("FASTPATH_MEASUREMENTS"); !own.empty()) {
-    if (!own.is_absolute()) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("FASTPATH_MEASUREMENTS is '{}', expected an absolute path", own.string()));
-    }
+  const auto absolute = [&](const char* name) {
+    fs::path path = variable(name);
+    if (path.empty() || path.is_absolute()) return path;
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is '{}', expected an absolute path", name, path.string()));
+  };
+  const fs::path system = absolute("FASTPATH_SYSTEM_MEASUREMENTS");
+  result.system.push_back(system.empty() ? fs::path(FASTPATH_SYSTEM_MEASUREMENT_DIR) : system);
+  if (const fs::path own = absolute("FASTPATH_MEASUREMENTS"); !own.empty()) {
     result.user = own;
   } else if (const fs::path data = variable("XDG_DATA_HOME"); data.is_absolute()) {
     result.user = data / "fastpath/measurements";
