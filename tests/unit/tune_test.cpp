@@ -188,6 +188,31 @@ TEST_F(SimulatedDevice, AKernelThatIsWrongIsNotTimed) {
   EXPECT_EQ(timed, 0);
 }
 
+TEST_F(SimulatedDevice, APluginWithoutTheOpIsNotMentionedAndAnOpThatNoneHasIsToldOnce) {
+  const OpSpec linear{
+      "irreps_linear", 1,
+      sdk::IrrepsLinearConfig{sdk::Irreps::parse("4x0e"), sdk::Irreps::parse("3x0e")}.attributes().values()};
+  const TuneResult nobody = tune(*create_op(linear, 1), options);
+  EXPECT_TRUE(nobody.measurements.empty());
+  ASSERT_EQ(nobody.not_tuned.size(), 1u);
+  EXPECT_EQ(nobody.not_tuned[0].plugin, "");
+  EXPECT_EQ(nobody.not_tuned[0].reason.code, ReasonCode::no_kernel);
+  EXPECT_EQ(nobody.not_tuned[0].reason.text, "no plugin here has a kernel for this op");
+
+  ContextOptions both;
+  both.registry.search_paths = {FASTPATH_TEST_SIMULATED, FASTPATH_TEST_CPU_REF};
+  both.registry.enable = {"simulated", "cpu_ref"};
+  both.registry.default_paths = both.registry.use_cache = false;
+  both.measurements = std::make_shared<MeasurementStore>();
+  Context two(std::move(both));
+  options.context = &two;
+  options.timer = [](Arm, const ProblemSize&, int repeats, const std::function<void()>&) { return 1e-4 * repeats; };
+  const TuneResult one = tune(*create_op(linear, 1), options);
+  ASSERT_EQ(one.measurements.size(), 1u);
+  EXPECT_EQ(one.measurements[0].key.plugin, "cpu_ref");
+  EXPECT_TRUE(one.not_tuned.empty());
+}
+
 TEST_F(SimulatedDevice, TheBudgetIsOfSimulatedTime) {
   options.budget_seconds = 0.2;
   const TuneResult result = tune(*harmonics(1), options);

@@ -66,20 +66,27 @@ class Tuner {
       return;
     }
     const Selection selection = choose(module, name, "");
-    bool any = false;
-    for (const Candidate& candidate : selection.decisions.list().front().candidates) {
+    const Decision& decision = selection.decisions.list().front();
+    bool told = false;
+    for (const Candidate& candidate : decision.candidates) {
       if (candidate.verdict == Candidate::Verdict::refused) {
+        // A plugin need not have every op.
+        const bool other_ops = std::any_of(candidate.reasons.begin(), candidate.reasons.end(),
+                                           [](const Reason& reason) { return reason.code == ReasonCode::op; });
+        if (other_ops) continue;
         skip(module.op().id, config, candidate.plugin,
              candidate.reasons.empty() ? Reason{ReasonCode::no_kernel, "no usable kernel"} : candidate.reasons.front());
+        told = true;
         continue;
       }
-      any = true;
+      told = true;
       enlist({measurement_key(module.op(), candidate.plugin, device_, options_.dtype, options_.passes, threads_),
               &module});
     }
-    if (!any && selection.decisions.list().front().candidates.empty()) {
-      skip(module.op().id, config, "", selection.decisions.list().front().reason);
-    }
+    if (told) return;
+    skip(module.op().id, config, "",
+         decision.candidates.empty() ? decision.reason
+                                     : Reason{ReasonCode::no_kernel, "no plugin here has a kernel for this op"});
   }
 
   void add(Model& model, std::vector<NamedFastModule> modules) {
