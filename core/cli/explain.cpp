@@ -207,6 +207,7 @@ int run_explain(const Arguments& arguments) {
       "follows from it for this size.");
   add_model_options(line);
   line.add()("edges", po::value<std::string>()->value_name("N"), "decide for a graph with N edges; default: 10000");
+  add_passes_option(line);
   line.add()("verbose,v", po::bool_switch(), "print every candidate of every module with its reasons");
   line.add()("json", po::bool_switch(), "print everything as JSON");
   add_selection_options(line);
@@ -226,6 +227,7 @@ int run_explain(const Arguments& arguments) {
     }
     size = ProblemSize(static_cast<std::int64_t>(edges));
   }
+  const Passes passes = passes_option(line);
   std::vector<Structure> frames;
   if (!files.empty()) {
     frames = read_extxyz(files[0]);
@@ -233,6 +235,9 @@ int run_explain(const Arguments& arguments) {
   }
 
   ModelSetup setup = load_model(line);
+  setup.options.forces = setup.options.stress = passes.contains(Pass::backward);
+  // What a step of training asks for; its values do not matter.
+  if (passes == kPassesTraining) setup.options.weights.forces = Tensor::zeros({1, 3}, DType::float64);
   if (!frames.empty()) {
     const Graph graph = Graph::from_structure(frames[0], setup.model->r_max());
     size = ProblemSize(graph.n_edges(), graph.n_nodes());
@@ -249,6 +254,7 @@ int run_explain(const Arguments& arguments) {
                  {"device", to_string(setup.options.device)},
                  {"dtype", std::string(to_string(setup.options.dtype))},
                  {"use_fast", std::string(to_string(setup.use_fast))},
+                 {"passes", to_string(selection.passes)},
                  {"n_edges", size.n_edges},
                  {"decisions", Json::array()},
                  {"measured", Json::array()},
@@ -260,9 +266,9 @@ int run_explain(const Arguments& arguments) {
     return 0;
   }
 
-  print(fmt::format("{} on {} in {}, use_fast {}, {} edges\n\n", one_line(line.text("model")),
+  print(fmt::format("{} on {} in {}, use_fast {}, {}, {} edges\n\n", one_line(line.text("model")),
                     to_string(setup.options.device), to_string(setup.options.dtype), to_string(setup.use_fast),
-                    size.n_edges));
+                    line.text("passes"), size.n_edges));
   print_table(selection.decisions);
   print_costs(measured, size.n_edges);
   if (line.get<bool>("verbose")) print_details(selection.decisions);

@@ -112,6 +112,18 @@ void add_selection_options(CommandLine& line) {
   line.add()("deterministic", po::bool_switch(), "choose as if nothing was ever measured on this machine");
 }
 
+void add_passes_option(CommandLine& line) {
+  line.add()("passes", one("WHICH")->default_value("forces"), "energy, forces or training");
+}
+
+Passes passes_option(const CommandLine& line) {
+  const std::string text = line.text("passes");
+  if (text == "energy") return kPassesEnergy;
+  if (text == "forces") return kPassesForces;
+  if (text == "training") return kPassesTraining;
+  line.fail(fmt::format("--passes: '{}', expected energy, forces or training", one_line(text)));
+}
+
 ModelSetup::~ModelSetup() {
   if (context == nullptr) return;  // moved from
   model.reset();

@@ -25,6 +25,10 @@ void add_model_options(CommandLine& line);
 /// Options that say by which rules kernels are chosen: --policy, --no-priors, --replay, --deterministic.
 void add_selection_options(CommandLine& line);
 
+/// --passes: of which evaluations something is asked.
+void add_passes_option(CommandLine& line);
+Passes passes_option(const CommandLine& line);
+
 /// A model, a context and the options of an evaluation as a command line asks for them. Its end shuts the plugins down;
 /// one that does not end well is told of.
 struct ModelSetup {

@@ -156,14 +156,6 @@ double parse_seconds(const CommandLine& line, const std::string& option) {
   return value;
 }
 
-Passes parse_passes(const CommandLine& line) {
-  const std::string text = line.text("passes");
-  if (text == "energy") return kPassesEnergy;
-  if (text == "forces") return kPassesForces;
-  if (text == "training") return kPassesTraining;
-  line.fail(fmt::format("--passes: '{}', expected energy, forces or training", one_line(text)));
-}
-
 /// One line of standard error that is rewritten while it lives, where that is a terminal.
 class Status {
  public:
@@ -240,7 +232,7 @@ Json json_of(const TuneResult& result) {
 TuneOptions read_options(const CommandLine& line) {
   TuneOptions options;
   options.budget_seconds = parse_seconds(line, "budget");
-  options.passes = parse_passes(line);
+  options.passes = passes_option(line);
   try {
     options.device = parse_device(line.text("device"));
   } catch (const Error& error) {
@@ -310,7 +302,7 @@ int run_tune(const Arguments& arguments) {
   line.add()("config", one("FILE"), "JSON object of the op's attributes");
   line.add()("device", one("NAME")->default_value("cpu"), "cpu, cuda:0, hip:0, opencl:0");
   line.add()("dtype", one("NAME")->default_value("float64"), "float64 or float32");
-  line.add()("passes", one("WHICH")->default_value("forces"), "energy, forces or training");
+  add_passes_option(line);
   line.add()("budget", one("TIME")->default_value("60s"), "for everything together: 90s, 5m");
   line.add()("threads", one("N"), "CPU threads; default: all");
   line.add()("min-edges", one("N")->default_value("8"), "the smallest size");

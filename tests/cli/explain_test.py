@@ -9,7 +9,7 @@ class Explain(support.ProgramTest):
 
     def testJsonHasExactlyTheDocumentedShape(self):
         result = self.explain("--use-fast", "true", "--edges", "5000")
-        self.assertEqual(list(result), ["model", "device", "dtype", "use_fast", "n_edges", "decisions",
+        self.assertEqual(list(result), ["model", "device", "dtype", "use_fast", "passes", "n_edges", "decisions",
                                         "measured", "unused_plugins"])
         self.assertEqual(result["measured"], [])
         self.assertEqual((result["device"], result["dtype"], result["use_fast"], result["n_edges"]),
@@ -28,6 +28,16 @@ class Explain(support.ProgramTest):
         self.assertEqual(self.explain(support.DATA / "water8.xyz")["n_edges"], 1288)
         self.fail_with("invalid_argument", "explain", "--model", support.MODEL, "--edges", "5",
                        support.DATA / "water8.xyz", naming=["--edges"])
+
+    def testDecidesForThePassesThatAreAskedFor(self):
+        plain = "forward, backward"
+        self.assertEqual(self.explain()["passes"], plain)
+        for passes, named in (("energy", "forward"), ("forces", plain),
+                              ("training", plain + ", forward_tangent, backward_tangent")):
+            result = self.explain("--passes", passes, "--use-fast", "true")
+            self.assertEqual(result["passes"], named)
+            self.assertTrue({"cpu_ref", "cpu_simd"} & {d["choice"] for d in result["decisions"]})
+        self.fail_with("invalid_argument", "explain", "--model", support.MODEL, "--passes", "all", naming=["'all'"])
 
     def testUnderFalseNoPluginIsAskedOrListed(self):
         self.use_plugins()
