@@ -77,10 +77,17 @@ std::vector<Cost> costs(ModelSetup& setup, const Selection& selection, std::int6
     modules.insert(modules.end(), small.begin(), small.end());
   }
   add("", measurement_key(modules, *info, selection.dtype, selection.passes, threads));
+  std::vector<std::string> plugins;  // that were asked about any module: for a part of a fused one that runs none was
   for (const Decision& decision : selection.decisions) {
     for (const Candidate& candidate : decision.candidates) {
+      if (std::find(plugins.begin(), plugins.end(), candidate.plugin) == plugins.end())
+        plugins.push_back(candidate.plugin);
+    }
+  }
+  for (const Decision& decision : selection.decisions) {
+    for (const std::string& plugin : plugins) {
       add(decision.module, {decision.op, decision.op_version, decision.config, device_class(*info), selection.dtype,
-                            selection.passes.bits(), device.is_cpu() ? threads : 0, candidate.plugin});
+                            selection.passes.bits(), device.is_cpu() ? threads : 0, plugin});
     }
   }
   return result;

@@ -25,7 +25,7 @@ enum class ReasonCode {
   unmeasured,         ///< auto: nothing was measured, here or elsewhere, that speaks for a kernel.
   no_kernel,          ///< No plugin has a usable kernel; the candidates say why.
   covered_by_parent,  ///< A fused parent runs fast and does this module's work.
-  in_parts,           ///< No plugin has a fused kernel; the parts of this module are decided one by one.
+  in_parts,           ///< No fused kernel runs; the parts of this module are decided one by one.
   no_fast_path,       ///< The module computes something no plugin was asked for.
   deactivated,        ///< deactivate() was called.
   fallback,           ///< A kernel was chosen but failed during the run; the reference ran.

@@ -17,7 +17,6 @@ namespace fastpath::rules {
 namespace {
 
 constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();
-constexpr double kNearTie = 0.97;  // of the reference's time: a kernel that takes more is not worth it
 
 /// A part of all sizes, both bounds included.
 struct Interval {

@@ -34,6 +34,9 @@ struct Sizes {
   }
 };
 
+/// Of the time of what would run otherwise: what takes more than this part of it is not worth the change.
+inline constexpr double kNearTie = 0.97;
+
 /// What one rule says.
 struct Speech {
   Reason reason;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dispatch/module_state.hpp"
+#include "dispatch/parts.hpp"
 #include "dispatch/rules.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/fast_path.hpp"
@@ -17,6 +18,7 @@
 namespace fastpath {
 namespace {
 
+using rules::Faster;
 using rules::Sizes;
 using rules::Speech;
 using State = FastPathModule::State;
@@ -410,15 +412,15 @@ const LockedChoice* locked(const NamedFastModule& named, Setting& s) {
 
 /// What speaks for each usable kernel of a module, by the rules that name a kernel: lock and environment. False if none
 /// of them speaks.
-bool speak_by_name(const NamedFastModule& named, const std::vector<State::Answer>& answers, const LockedChoice* choice,
+bool speak_by_name(const FastPathModule& module, const std::vector<State::Answer>& answers, const LockedChoice* choice,
                    std::vector<Ranked>& usable, Setting& s) {
-  const std::string* const asked = rules::override_of(s.context, named.module->op().id);
+  const std::string* const asked = rules::override_of(s.context, module.op().id);
   if (choice == nullptr && asked == nullptr) return false;
   const std::string& plugin = choice != nullptr ? choice->choice : *asked;
-  const Reason reason = choice != nullptr
-                            ? Reason{ReasonCode::lock, fmt::format("the lock says {}", plugin)}
-                            : Reason{ReasonCode::environment,
-                                     fmt::format("{} is {}", rules::override_name(named.module->op().id), plugin)};
+  const Reason reason =
+      choice != nullptr
+          ? Reason{ReasonCode::lock, fmt::format("the lock says {}", plugin)}
+          : Reason{ReasonCode::environment, fmt::format("{} is {}", rules::override_name(module.op().id), plugin)};
   for (Ranked& ranked : usable) ranked.speech = {reason, answers[ranked.answer].plugin->info().id == plugin};
   return true;
 }
@@ -466,13 +468,17 @@ Reason nothing_placed(const Decision& decision, const std::vector<Ranked>& usabl
   return {wrong ? ReasonCode::not_verified : ReasonCode::no_kernel, text};
 }
 
-/// Decides one module for which fast is possible, and writes the result into it.
-Decision decide(const NamedFastModule& named, Setting& s, const std::optional<DeviceInfo>& device) {
-  FastPathModule& module = *named.module;
-  Decision decision = blank(named);
-  const LockedChoice* const choice = locked(named, s);
+/// What can be said of a module's kernels before any of them is made.
+struct Considered {
+  std::vector<Ranked> usable;         ///< In the order of choice.
+  std::vector<Candidate> candidates;  ///< One an answer; those that are not usable with their reasons.
+  bool by_name = false;               ///< A rule that names a kernel has spoken.
+};
+
+Considered consider(FastPathModule& module, const LockedChoice* choice, Setting& s,
+                    const std::optional<DeviceInfo>& device) {
   const std::vector<State::Answer>& answers = ask(module, s.device, s.dtype, s.passes, s.context);
-  std::vector<Ranked> usable;
+  Considered result;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     Support support = answers[i].support;
     const std::string& id = answers[i].plugin->info().id;
@@ -485,16 +491,115 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
       }
       if (ranked.found)
         ranked.seconds = predict_seconds(ranked.found->measurement->points, s.size.n_edges, Arm::kernel);
-      usable.push_back(std::move(ranked));
+      result.usable.push_back(std::move(ranked));
     }
-    decision.candidates.push_back({id, Candidate::Verdict::refused, support.reasons()});
+    result.candidates.push_back({id, Candidate::Verdict::refused, support.reasons()});
   }
-  sort(usable, answers, s);
-  const bool by_name = speak_by_name(named, answers, choice, usable, s);
-  if (!by_name) {
-    for (Ranked& ranked : usable) {
+  sort(result.usable, answers, s);
+  result.by_name = speak_by_name(module, answers, choice, result.usable, s);
+  if (!result.by_name) {
+    for (Ranked& ranked : result.usable) {
       ranked.speech = s.group ? *s.group : rule_of_one(answers[ranked.answer], ranked.found, s);
     }
+  }
+  return result;
+}
+
+const Ranked* first_fast(const Considered& considered) {
+  const auto found = std::find_if(considered.usable.begin(), considered.usable.end(),
+                                  [](const Ranked& ranked) { return ranked.speech.fast; });
+  return found == considered.usable.end() ? nullptr : &*found;
+}
+
+/// What the path costs that a module would take by itself. Nothing if it was not measured.
+std::optional<rules::Cost> cost_alone(FastPathModule& module, Setting& s, const DeviceInfo& device) {
+  const Considered considered = consider(module, nullptr, s, device);
+  if (const Ranked* const first = first_fast(considered)) {
+    return first->found ? std::optional(rules::Cost{first->found->measurement, Arm::kernel}) : std::nullopt;
+  }
+  for (const Ranked& ranked : considered.usable) {
+    if (ranked.found) return rules::Cost{ranked.found->measurement, Arm::reference};
+  }
+  return std::nullopt;
+}
+
+/// Who would do the work of a module, by index; all of them, where it is shared.
+using Parents = std::map<const FastPathModule*, std::vector<std::size_t>>;
+
+/// The kernel that a fused module would run, if the rules have not settled that already. @param runs  Whether it would.
+std::optional<rules::Cost> cost_fused(FastPathModule& module, Setting& s, const DeviceInfo& device, bool& runs) {
+  const Considered considered = consider(module, nullptr, s, device);
+  const Ranked* const first = first_fast(considered);
+  runs = first != nullptr;
+  if (!runs || considered.by_name) return std::nullopt;
+  runs = part_asks_otherwise(module, considered.candidates[first->answer].plugin, s).empty();
+  if (s.policy != nullptr && !s.policy->preference.empty()) {
+    const std::size_t best = best_of_parts(module, s);
+    runs = runs && first->preference <= best;
+    if (first->preference != best) return std::nullopt;
+  }
+  if (!runs || !first->found) return std::nullopt;
+  return rules::Cost{first->found->measurement, Arm::kernel};
+}
+
+/// For each module whether its fused kernel or its parts one by one are faster.
+std::vector<Faster> compare_with_parts(const std::vector<NamedFastModule>& modules, const Parents& parents, Setting& s,
+                                       const std::optional<DeviceInfo>& device) {
+  std::vector<Faster> result(modules.size(), Faster::unknown);
+  // Off the CPU nobody knows what an op costs alone, and a lock says what ran.
+  if (!s.measured || !s.device.is_cpu() || !device || s.context.impl().replay != nullptr) return result;
+  std::vector<rules::FusedCost> fused;
+  std::vector<rules::SharedPart> shared;
+  std::map<const FastPathModule*, std::size_t> index;  // in `shared`
+  std::vector<bool> runs_fused(modules.size());
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const std::vector<FastPathModule*> parts = modules[i].module->covered();
+    if (parts.empty()) continue;
+    bool runs = false;
+    const std::optional<rules::Cost> kernel = cost_fused(*modules[i].module, s, *device, runs);
+    runs_fused[i] = runs;
+    if (!kernel) continue;
+    rules::FusedCost cost{i, *kernel, {}, {}};
+    bool known = true;
+    for (FastPathModule* part : parts) {
+      const auto owners = parents.find(part);
+      // Whether a part that is fused itself would run in parts is not followed.
+      known = known && owners != parents.end() && part->covered().empty();
+      if (!known) break;
+      if (owners->second.size() > 1) {
+        if (index.emplace(part, shared.size()).second) shared.push_back({cost_alone(*part, s, *device)});
+        cost.shared.push_back(index.at(part));
+      } else if (const std::optional<rules::Cost> alone = cost_alone(*part, s, *device)) {
+        cost.own.push_back(*alone);
+      } else {
+        known = false;
+      }
+    }
+    if (known) fused.push_back(std::move(cost));
+  }
+  for (const auto& [part, at] : index) {
+    const std::vector<std::size_t>& owners = parents.at(part);
+    shared[at].needed_anyway =
+        !std::all_of(owners.begin(), owners.end(), [&](std::size_t owner) { return runs_fused[owner]; });
+  }
+  const std::vector<Faster> faster = rules::compare(fused, shared, s.size.n_edges, s.sizes);
+  for (std::size_t i = 0; i < fused.size(); ++i) result[fused[i].module] = faster[i];
+  return result;
+}
+
+/// Decides one module for which fast is possible, and writes the result into it.
+Decision decide(const NamedFastModule& named, Setting& s, const std::optional<DeviceInfo>& device, Faster faster) {
+  FastPathModule& module = *named.module;
+  Decision decision = blank(named);
+  const LockedChoice* const choice = locked(named, s);
+  const std::vector<State::Answer>& answers = ask(module, s.device, s.dtype, s.passes, s.context);
+  Considered considered = consider(module, choice, s, device);
+  std::vector<Ranked>& usable = considered.usable;
+  decision.candidates = std::move(considered.candidates);
+  const bool by_name = considered.by_name;
+  if (faster == Faster::in_one_piece) {
+    const auto first = std::find_if(usable.begin(), usable.end(), [](const Ranked& r) { return r.speech.fast; });
+    if (first != usable.end()) first->speech.reason.text += "; its parts one by one were not measured to be faster";
   }
 
   const bool fused = !module.covered().empty();
@@ -507,6 +612,10 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
       if (const std::string variable = part_asks_otherwise(module, candidate.plugin, s); !variable.empty()) {
         ranked.speech = {{ReasonCode::environment, fmt::format("{} asks for another path of a part", variable)}, false};
       }
+    }
+    if (ranked.speech.fast && faster == Faster::in_parts && !by_name) {
+      const std::string text = fmt::format("{} was measured to be slower than the parts one by one", candidate.plugin);
+      ranked.speech = {{ReasonCode::measured, text}, false};
     }
     if (!ranked.speech.fast) {
       candidate.reasons.push_back(ranked.speech.reason);
@@ -582,8 +691,7 @@ std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, Us
   const std::optional<DeviceInfo> info = find_device(context, device);
   setting.measured = info && !context.deterministic() && !context.measurements().empty();
   if (info) setting.group = rule_of_all(modules, setting, *info);
-  // Who would do the work of a module, by index; all of them, where it is shared.
-  std::map<const FastPathModule*, std::vector<std::size_t>> parents;
+  Parents parents;
   std::vector<bool> fused(modules.size());
   for (std::size_t i = 0; i < modules.size(); ++i) {
     for (const FastPathModule* part : modules[i].module->covered()) {
@@ -591,6 +699,7 @@ std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, Us
       fused[i] = true;
     }
   }
+  const std::vector<Faster> faster = compare_with_parts(modules, parents, setting, info);
   std::vector<std::optional<Decision>> decisions(modules.size());
   const auto covered_by = [&](std::size_t i) -> std::string {
     const auto found = parents.find(modules[i].module);
@@ -612,7 +721,7 @@ std::vector<Decision> decide_all(const std::vector<NamedFastModule>& modules, Us
         decisions[i] = blank(named);
         decisions[i]->reason = {ReasonCode::covered_by_parent, "its work is done by " + names};
       } else {
-        decisions[i] = decide(named, setting, info);
+        decisions[i] = decide(named, setting, info, faster[i]);
       }
     }
   }
