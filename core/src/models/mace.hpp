@@ -55,6 +55,7 @@ class MaceModel : public Model {
 
  private:
   struct Runner;
+  class ProgramBuilder;
   void build_modules(const StateDict* state);
   std::unique_ptr<Runner> build_runner(bool exchange) const;
   Runner& runner(bool exchange);
