@@ -31,7 +31,7 @@ HWY_INLINE void multiply_block(D d, std::int64_t k, const T* HWY_RESTRICT a, std
   constexpr std::int64_t kLanes = hn::MaxLanes(D());
   V sum[kBlockRows][kVectors];
   for (int m = 0; m < kBlockRows; ++m) {
-    for (int j = 0; j < kVectors; ++j) sum[m][j] = add ? hn::LoadU(d, c + m * ldc + j * kLanes) : hn::Zero(d);
+    for (int j = 0; j < kVectors; ++j) sum[m][j] = hn::Zero(d);
   }
   for (std::int64_t p = 0; p < k; ++p) {
     V row[kVectors];
@@ -41,8 +41,12 @@ HWY_INLINE void multiply_block(D d, std::int64_t k, const T* HWY_RESTRICT a, std
       for (int j = 0; j < kVectors; ++j) sum[m][j] = hn::MulAdd(factor, row[j], sum[m][j]);
     }
   }
+  // What is there is added in the end: sums of sums round less than one long sum.
   for (int m = 0; m < kBlockRows; ++m) {
-    for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[m][j], d, c + m * ldc + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) {
+      T* const place = c + m * ldc + j * kLanes;
+      hn::StoreU(add ? hn::Add(hn::LoadU(d, place), sum[m][j]) : sum[m][j], d, place);
+    }
   }
 }
 

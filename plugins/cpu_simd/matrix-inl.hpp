@@ -30,6 +30,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kProductVectors = 2;
 constexpr int kProductRows = HWY_CAP_GE512 ? 12 : HWY_CAP_GE256 ? 6 : HWY_TARGET == HWY_NEON ? 8 : 4;
 
+/// Terms that are added one after the other. A longer sum is one of such sums, so that its rounding hardly grows with
+/// it.
+constexpr std::int64_t kProductRun = 64;
+
 /// Columns of a panel of a packed matrix.
 template <class T>
 constexpr std::int64_t panel_width() {
@@ -61,15 +65,39 @@ HWY_INLINE void product_tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64
   using V = hn::Vec<decltype(d)>;
   constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(d));
   V low[kRows], high[kRows];
-  FASTPATH_UNROLL
-  for (int r = 0; r < kRows; ++r) low[r] = high[r] = hn::Zero(d);
-  for (std::int64_t p = 0; p < k; ++p, b += 2 * kLanes) {
-    const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLanes);
+  const auto sum_run = [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
     FASTPATH_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const V factor = hn::Set(d, a[r * a_row + p * a_column]);
-      low[r] = hn::MulAdd(factor, b0, low[r]);
-      high[r] = hn::MulAdd(factor, b1, high[r]);
+    for (int r = 0; r < kRows; ++r) low[r] = high[r] = hn::Zero(d);
+    for (std::int64_t p = begin; p < end; ++p, b += 2 * kLanes) {
+      const V b0 = hn::LoadU(d, b), b1 = hn::LoadU(d, b + kLanes);
+      FASTPATH_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const V factor = hn::Set(d, a[r * a_row + p * a_column]);
+        low[r] = hn::MulAdd(factor, b0, low[r]);
+        high[r] = hn::MulAdd(factor, b1, high[r]);
+      }
+    }
+  };
+  const bool one_run = sizeof(T) > 4 || k <= kProductRun;
+  sum_run(0, one_run ? k : kProductRun);
+  if (!one_run) {
+    T sums[kRows * 2 * kLanes];
+    const auto add_run = [&](bool first) HWY_ATTR {
+      FASTPATH_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        T* const place = sums + r * 2 * kLanes;
+        if (!first) {
+          low[r] = hn::Add(hn::LoadU(d, place), low[r]);
+          high[r] = hn::Add(hn::LoadU(d, place + kLanes), high[r]);
+        }
+        hn::StoreU(low[r], d, place);
+        hn::StoreU(high[r], d, place + kLanes);
+      }
+    };
+    add_run(true);
+    for (std::int64_t begin = kProductRun; begin < k; begin += kProductRun) {
+      sum_run(begin, HWY_MIN(k, begin + kProductRun));
+      add_run(false);
     }
   }
   if (width == 2 * kLanes && past_caches) {
@@ -99,7 +127,7 @@ HWY_INLINE void product_tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64
 
 /// c[m, n] = a[m, k] b[k, n] with b packed by pack(). Element (i, p) of a is a[i * a_row + p * a_column]; rows of c are
 /// contiguous. @param past_caches  c is on whole cache lines and not read soon; call hwy::FlushStream() in the end.
-/// Every element is summed in the order of p by itself, so that results do not depend on m.
+/// Every element is summed by itself, in an order that depends on k alone, so that results do not depend on m.
 template <class T>
 HWY_NOINLINE void product(std::int64_t m, std::int64_t n, std::int64_t k, const T* HWY_RESTRICT a, std::int64_t a_row,
                           std::int64_t a_column, const T* HWY_RESTRICT b, T* HWY_RESTRICT c, std::int64_t c_row,

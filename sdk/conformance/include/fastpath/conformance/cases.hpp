@@ -245,7 +245,8 @@ inline std::vector<OpCase> corner_cases(const std::string& op) {
             basis(3, 5.0, 6, false, DistanceTransform::soft)};
   }
   if (op == sdk::RadialMlpConfig::kOp) {
-    return {mlp({8, 64, 64, 64, 40}), mlp({1, 1}), mlp({3, 1, 5}), mlp({7, 33, 17})};
+    return {mlp({8, 64, 64, 64, 40}), mlp({1, 1}), mlp({3, 1, 5}), mlp({7, 33, 17}),
+            mlp({8, 64, 2560})};  // sums as long as those of large models
   }
   if (op == sdk::IrrepsLinearConfig::kOp) {
     return {linear("1x0e", "1x0e"),
@@ -254,11 +255,12 @@ inline std::vector<OpCase> corner_cases(const std::string& op) {
             linear("4x0e+2x0e+3x1o", "3x0e+1x1o", true, 0.125, sdk::PathNormalization::path),
             linear("2x0e+2x1o", "3x0e+2x2e"),  // a block that nothing reaches
             linear("2x0e+1x0o+2x1e+3x1o", "3x0o+1x1e+2x0e"),
-            linear("17x3o", "31x3o")};
+            linear("17x3o", "31x3o"),
+            linear("1536x0e+960x1o", "32x0e+16x1o")};  // sums as long as those of large models
   }
   if (op == sdk::SpeciesLinearConfig::kOp) {
     return {by_species("1x0e", "1x0e", 1), by_species("5x0e+3x1o", "2x0e+7x1o", 4), by_species("3x0e", "5x0e", 7),
-            by_species("2x0e+1x0o+2x1e", "3x0o+1x1e+2x0e", 2)};
+            by_species("2x0e+1x0o+2x1e", "3x0o+1x1e+2x0e", 2), by_species("768x0e", "32x0e", 2)};
   }
   if (op == sdk::ConvTensorProductConfig::kOp) {
     return {conv("1x0e", "1x0e", 0, false),
