@@ -56,7 +56,8 @@ class EdgeWork {
       : plan_(plan), n_edges_(extents[sdk::Axis::edges]), n_nodes_(extents[sdk::Axis::nodes]) {
     const std::int64_t n_receivers = extents[sdk::Axis::receivers];
     const FeatureRows<T>& in = plan.product.in;
-    n_parts_ = std::clamp<std::int64_t>(n_edges_ / (4 * kTile), 1, 64);
+    // A part ends with a tile that is not full. Few parts would leave threads without work.
+    n_parts_ = std::clamp<std::int64_t>(n_edges_ / (2 * kTile), n_edges_ > 2 * kTile ? 2 : 1, 64);
     most_tiles_ = n_edges_ / kTile + n_receivers / kTileReceivers + 1;
     x_ = scratch.take<T>(n_nodes_ * in.size);
     for (int i = 0; i < std::min<std::int64_t>(backward ? most_tiles_ : n_parts_, Slots::kMost); ++i) {
@@ -160,7 +161,7 @@ class EdgeWork {
     });
     turns.finish(add);
     if (grad_x == nullptr) return;
-    const Chunks chunks(n_nodes_, 8);
+    const Chunks chunks(n_nodes_, nodes_to_copy());
     workers.run(threads, chunks.count, [&](std::int64_t chunk) {
       for (std::int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) {
         in.unpack(grad_x_ + i * in.size, grad_x + i * in.dim);
@@ -173,10 +174,15 @@ class EdgeWork {
  private:
   static constexpr std::int64_t kGroup = fastpath_cpu::InTurn::kMostPlaces;
 
+  /// Nodes whose rows are worth waking a thread for: it takes as long as copying some ten kilobytes.
+  std::int64_t nodes_to_copy() const {
+    constexpr std::int64_t kBytes = 64 * 1024;
+    return std::max<std::int64_t>(8, kBytes / (plan_.product.in.size * std::int64_t{sizeof(T)} + 1));
+  }
   static int limit(int threads) { return std::min(threads, Slots::kMost); }
   void pack(Workers& workers, int threads, const T* x, Call& call) {
     const FeatureRows<T>& in = plan_.product.in;
-    const Chunks chunks(n_nodes_, 8);
+    const Chunks chunks(n_nodes_, nodes_to_copy());
     workers.run(threads, chunks.count, [&](std::int64_t chunk) {
       for (std::int64_t i = chunks.begin(chunk); i < chunks.end(chunk); ++i) in.pack(x + i * in.dim, x_ + i * in.size);
     });
