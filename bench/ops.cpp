@@ -348,6 +348,20 @@ class Bench {
   }
 
  private:
+  /// An arm without a kernel is no news where the plugin lacks the op. Anything else is a gap in the table to be told.
+  void tell_why(const Selection& chosen, const std::string& where) {
+    for (const Decision& decision : chosen.decisions) {
+      for (const Candidate& candidate : decision.candidates) {
+        for (const Reason& reason : candidate.reasons) {
+          if (reason.code == ReasonCode::op) continue;
+          std::fprintf(stderr, "fastpath_bench_ops: %s: %s does not run it: %s: %s\n", where.c_str(),
+                       candidate.plugin.c_str(), std::string(to_string(reason.code)).c_str(), reason.text.c_str());
+          good_ = good_ && reason.code != ReasonCode::not_verified;
+        }
+      }
+    }
+  }
+
   void size(std::int64_t edges) {
     const Graph graph = graph_of(edges);
     // Four species, whatever the layer has.
@@ -386,7 +400,10 @@ class Bench {
         const Selection chosen =
             select({{spec.id, subject.module.get()}}, UseFast::always, nullptr, Device::cpu(), dtype,
                    {graph.n_edges(), graph.n_nodes()}, kPassesForces, subject.context.get());
-        if (!chosen.any_fast()) continue;  // has no kernel
+        if (!chosen.any_fast()) {
+          tell_why(chosen, fmt::format("{} {} {}, {} edges", spec.id, shape.name, to_string(dtype), graph.n_edges()));
+          continue;
+        }
       }
       subjects.push_back(std::move(subject));
     }
