@@ -11,8 +11,8 @@
 #include "fastpath/extxyz.hpp"
 #include "fastpath/model.hpp"
 #include "fastpath/warning.hpp"
-#include "ops/make_op_module.hpp"
 #include "lying_plugin.hpp"
+#include "ops/make_op_module.hpp"
 
 /// What tests of the comparison with the reference share: contexts with a plugin that lies, and models that use them.
 namespace fastpath::test {
