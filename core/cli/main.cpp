@@ -7,6 +7,7 @@
 
 #include "command.hpp"
 #include "exit_code.hpp"
+#include "fastpath/warning.hpp"
 #include "nearest.hpp"
 #include "terminal.hpp"
 
@@ -91,6 +92,9 @@ int run(const Arguments& arguments) {
   // written is then finished, or taken away.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  // As the library would print them, and in a line of their own where a status line is shown.
+  set_warning_handler([](const FastPathPrecisionWarning& warning) { print_error("warning", warning.text); });
+  set_kernel_warning_handler([](const FastPathKernelWarning& warning) { print_error("warning", warning.text); });
   try {
     int status = 0;
     if (!arguments.empty() && arguments[0] == "--version") {

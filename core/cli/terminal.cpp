@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -41,11 +42,36 @@ std::size_t printable_length(std::string_view text) {
   return first == 0xc2 && byte(1) < 0xa0 ? 0 : length;
 }
 
+/// Whether a terminal understands more than text.
+bool is_capable() {
+  const char* terminal = std::getenv("TERM");
+  return terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
+}
+
 bool wants_colour() {
   const char* no_color = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') && terminal != nullptr &&
-         std::strcmp(terminal, "dumb") != 0;
+  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') && is_capable();
+}
+
+bool wants_status() {
+  static const bool wanted = isatty(STDERR_FILENO) == 1 && is_capable();
+  return wanted;
+}
+
+/// A StatusLine is on the screen.
+std::atomic<bool> status_shown{false};
+
+void clear_status() {
+  if (status_shown.exchange(false)) std::fputs("\r\x1b[K", stderr);
+}
+
+/// The beginning of a text, of so many characters.
+std::string_view cut(std::string_view text, std::size_t most) {
+  std::size_t end = 0;
+  for (std::size_t count = 0; end < text.size() && count < most; ++count) {
+    end += std::max<std::size_t>(printable_length(text.substr(end)), 1);
+  }
+  return text.substr(0, end);
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -78,6 +104,7 @@ std::string one_line(std::string_view text) {
 
 void print_error(std::string_view kind, std::string_view text) {
   const std::string line = fmt::format("fastpath: {}: {}\n", kind, one_line(text));
+  clear_status();
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -106,20 +133,33 @@ std::string styled(std::string_view text, Style style) {
   return std::string(text);
 }
 
-Progress::Progress(std::string what, std::size_t total) : what_(std::move(what)), total_(total), last_(now()) {}
-
-Progress::~Progress() {
-  if (shown_) std::fputs("\r\x1b[K", stderr);
+bool StatusLine::due() const {
+  constexpr double kSecondsBetween = 0.1;
+  return wants_status() && now() - last_ >= kSecondsBetween;
 }
+
+void StatusLine::show(std::string_view text) {
+  if (!wants_status()) return;
+  last_ = now();
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  // A text that reaches the last column may put the cursor into the next line.
+  const std::string line = one_line(text);
+  status_shown = true;
+  fmt::print(stderr, "\r\x1b[K{}", cut(line, known ? size.ws_col - 1u : 79u));
+  std::fflush(stderr);
+}
+
+void StatusLine::clear() { clear_status(); }
+
+Progress::Progress(std::string what, std::size_t total) : what_(std::move(what)), total_(total), last_(now()) {}
 
 void Progress::step() {
   ++done_;
   constexpr double kSecondsBetween = 0.5;
-  if (isatty(STDERR_FILENO) != 1 || now() - last_ < kSecondsBetween) return;
+  if (now() - last_ < kSecondsBetween) return;
   last_ = now();
-  shown_ = true;
-  fmt::print(stderr, "\r\x1b[K{} {}/{}", what_, done_, total_);
-  std::fflush(stderr);
+  line_.show(fmt::format("{} {}/{}", what_, done_, total_));
 }
 
 }  // namespace fastpath::cli

@@ -27,20 +27,34 @@ enum class Style { plain, good, bad, dim, bold };
 /// `text` in the colours of a style where standard output is a terminal and NO_COLOR is not set; otherwise as it is.
 std::string styled(std::string_view text, Style style);
 
-/// One line on a terminal that is rewritten while work goes on; silent elsewhere, and for work that is short.
+/// One line of standard error that is rewritten while work goes on, cut where the terminal ends; silent where that is
+/// no terminal, or one that cannot clear a line. It is gone when the object is, and before print_error() prints.
+class StatusLine {
+ public:
+  StatusLine() = default;
+  ~StatusLine() { clear(); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  /// Whether someone who looks would miss show() now: not where nothing is shown, nor soon after the last one.
+  bool due() const;
+  void show(std::string_view text);
+  void clear();
+
+ private:
+  double last_ = 0;  ///< When it was shown.
+};
+
+/// How much of work is done, as a StatusLine; not for work that is short.
 class Progress {
  public:
   Progress(std::string what, std::size_t total);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
   void step();
 
  private:
+  StatusLine line_;
   std::string what_;
   std::size_t total_;
   std::size_t done_ = 0;
-  bool shown_ = false;
   double last_ = 0;
 };
 

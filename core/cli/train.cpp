@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -55,26 +54,11 @@ std::string duration(double seconds) {
   return fmt::format("{} s", s);
 }
 
-/// The line on a terminal that shows how far a run is.
-class ProgressLine {
- public:
-  ~ProgressLine() { clear(); }
-  void show(const TrainingProgress& progress) {
-    if (isatty(STDERR_FILENO) != 1) return;
-    shown_ = true;
-    fmt::print(stderr, "\r\x1b[Kepoch {}/{}, batch {}/{}, loss {:.4g}{}", progress.epoch, progress.epochs,
-               progress.batch, progress.batches, progress.loss,
-               progress.seconds_left < 0 ? std::string() : ", " + duration(progress.seconds_left) + " left");
-    std::fflush(stderr);
-  }
-  void clear() {
-    if (shown_) std::fputs("\r\x1b[K", stderr);
-    shown_ = false;
-  }
-
- private:
-  bool shown_ = false;
-};
+std::string status_text(const TrainingProgress& progress) {
+  return fmt::format("epoch {}/{}, batch {}/{}, loss {:.4g}{}", progress.epoch, progress.epochs, progress.batch,
+                     progress.batches, progress.loss,
+                     progress.seconds_left < 0 ? std::string() : ", " + duration(progress.seconds_left) + " left");
+}
 
 std::string number(const std::optional<double>& value) { return value ? fmt::format("{:.5f}", *value) : "-"; }
 
@@ -195,13 +179,15 @@ int run_train(const Arguments& arguments) {
   options.context = setup.context.get();
 
   const bool json = line.get<bool>("json");
-  ProgressLine progress;
+  StatusLine progress;
   bool header = false;
   options.warn = [&](const std::string& text) { print_error("warning", text); };
   options.note = [&](const std::string& text) {
     if (!json) print(one_line(text) + "\n");
   };
-  options.progress = [&](const TrainingProgress& now) { progress.show(now); };
+  options.progress = [&](const TrainingProgress& now) {
+    if (progress.due()) progress.show(status_text(now));
+  };
   options.epoch = [&](const TrainingEpoch& epoch) {
     progress.clear();
     if (json) return;

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -156,29 +155,14 @@ double parse_seconds(const CommandLine& line, const std::string& option) {
   return value;
 }
 
-/// One line of standard error that is rewritten while it lives, where that is a terminal.
-class Status {
- public:
-  ~Status() {
-    if (shown_) std::fputs("\r\x1b[K", stderr);
-  }
-  void show(const TuneProgress& progress) {
-    if (isatty(STDERR_FILENO) != 1) return;
-    shown_ = true;
-    Measurement so_far;
-    so_far.windows = progress.windows;
-    std::string text = fmt::format("{}/{}  {} {} by {}: {} sizes, faster {}; {:.0f} s left", progress.done + 1,
-                                   progress.total, progress.op, short_config(progress.config), progress.plugin,
-                                   progress.sizes, windows_text(so_far), progress.seconds_left);
-    const auto width = static_cast<std::size_t>(terminal_width() - 1);
-    if (text.size() > width) text.resize(width);
-    fmt::print(stderr, "\r\x1b[K{}", text);
-    std::fflush(stderr);
-  }
-
- private:
-  bool shown_ = false;
-};
+std::string status_text(const TuneProgress& progress) {
+  Measurement so_far;
+  so_far.windows = progress.windows;
+  // What is cut on a narrow terminal is the end.
+  return fmt::format("{}/{}, {:.0f} s left: {} {} by {}, {} sizes, faster {}", progress.done + 1, progress.total,
+                     progress.seconds_left, progress.op, short_config(progress.config), progress.plugin, progress.sizes,
+                     windows_text(so_far));
+}
 
 void print_result(const TuneResult& result) {
   if (!result.measurements.empty()) {
@@ -348,8 +332,8 @@ int run_tune(const Arguments& arguments) {
   options.stop = [] { return HeldSignals::pending(); };
   TuneResult result;
   {
-    Status status;
-    options.on_progress = [&](const TuneProgress& progress) { status.show(progress); };
+    StatusLine status;
+    options.on_progress = [&](const TuneProgress& progress) { status.show(status_text(progress)); };
     if (line.given("model")) {
       setup.model = Model::load(line.text("model"));
       result = tune(*setup.model, options);

@@ -1,15 +1,19 @@
 """What the tests of the program share."""
 import contextlib
+import fcntl
 import json
 import math
 import os
 import pathlib
+import pty
+import re
 import resource
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -129,6 +133,72 @@ class ProgramTest(unittest.TestCase):
         folder = self.folder / "model"
         shutil.copytree(MODEL, folder)
         return folder
+
+
+class Terminal:
+    """A program on a terminal of its own, which takes keys and shows what a user would see."""
+
+    def __init__(self, test, *arguments, columns=80, stdout=None, **env):
+        self.columns, self.output = columns, b""
+        self.controller, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [test.program, *map(str, arguments)], env={**test.env, "TERM": "xterm", "NO_COLOR": "1", **env},
+            cwd=test.folder, stdin=terminal, stdout=terminal if stdout is None else stdout, stderr=terminal,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(2, termios.TIOCSCTTY, 0))
+        os.close(terminal)
+        test.addCleanup(self.close)
+
+    def read(self):
+        """False at the end."""
+        try:
+            piece = os.read(self.controller, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self.output += piece
+        return bool(piece)
+
+    def wait_for(self, pattern):
+        while not re.search(pattern, self.output):
+            if not self.read():
+                raise AssertionError(f"{pattern} is not in {self.output}")
+
+    def press(self, keys):
+        os.write(self.controller, keys)
+
+    def finish(self):
+        """The status of the program, and the lines that are left on the screen."""
+        while self.read():
+            pass
+        return self.process.wait(), self.screen()
+
+    def texts(self):
+        """Every text that stood in a line before it was cleared or left."""
+        return [text for text in re.split(r"\r?\n|\r|\x1b\[K", self.output.decode()) if text]
+
+    def screen(self):
+        """The lines; one that is too long for the terminal goes on in the next."""
+        lines, column = [""], 0
+        for part in re.findall(r"\x1b\[K|.", self.output.decode(), re.S):
+            if part == "\x1b[K":
+                lines[-1] = lines[-1][:column]
+            elif part == "\r":
+                column = 0
+            elif part == "\n":
+                lines.append("")
+            else:
+                if column == self.columns:
+                    lines.append("")
+                    column = 0
+                lines[-1] = lines[-1][:column] + part + lines[-1][column + 1:]
+                column += 1
+        return lines
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.controller)
 
 
 def flat(values):

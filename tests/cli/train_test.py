@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 
 import support
 
@@ -253,6 +254,73 @@ class Train(support.ProgramTest):
         result = self.succeed("train", self.config(epochs=1))
         self.assertIn("warning", result.err)
         self.assertIn("train.xyz, frame 1 and train.xyz, frame 3", result.err)
+
+    # On a terminal.
+
+    PROGRESS = r"epoch \d+/\d+, batch \d+/\d+, loss [-+.e\d]+(, (\d+ h )?(\d+ min)? ?(\d+ s)? ?left)?"
+
+    def testATerminalShowsHowFarItIs(self):
+        terminal = support.Terminal(self, "train", self.config(epochs=40))
+        status, screen = terminal.finish()
+        self.assertEqual(status, 0, screen)
+        shown = [text for text in terminal.texts() if text.startswith("epoch ") and "batch" in text]
+        self.assertTrue(shown)
+        for text in shown:
+            self.assertRegex(text, f"^{self.PROGRESS}$")
+            self.assertLess(len(text), 80)
+        self.assertRegex(shown[0], "^epoch 1/40, batch 1/3, loss ")
+        # At the end only the table is left, each line in a line of its own.
+        rows = [line for line in screen if re.match(r" +\d+ ", line)]
+        self.assertEqual([int(row.split()[0]) for row in rows], list(range(1, 41)))
+        self.assertFalse([line for line in screen if "batch" in line])
+        self.assertEqual(screen[-1], "")
+        self.assertIn("/model: the model of epoch", "".join(screen))
+        for line in [" " + line.strip() for line in rows]:
+            self.assertLess(len(line), 80)
+
+    def testTheTimeLeftIsShownWhereItIsKnown(self):
+        terminal = support.Terminal(self, "train", self.config(epochs=100000))
+        terminal.wait_for(rb"loss [-+.e\d]+, [ \dhmins]+ left")
+        terminal.press(b"\x03")
+        self.assertEqual(terminal.finish()[0], -signal.SIGINT)
+
+    def testCtrlCLeavesACleanLine(self):
+        config = self.config(epochs=100000)
+        terminal = support.Terminal(self, "train", config)
+        terminal.wait_for(rb"epoch (?!1/)\d+/100000, batch")
+        terminal.press(b"\x03")
+        status, screen = terminal.finish()
+        self.assertEqual(status, -signal.SIGINT, screen)
+        self.assertIn(b"^C", terminal.output)
+        self.assertFalse([line for line in screen if "^C" in line or "batch" in line], screen)
+        self.assertRegex("".join(screen[-4:]), r"stopped after \d+ epochs; the same command goes on from .*safetensors$")
+        self.assertEqual(screen[-1], "")
+
+    def testANarrowTerminalShowsOneLineAndADumbOneNone(self):
+        config = self.config(epochs=60)
+        narrow = support.Terminal(self, "train", config, "--json", columns=30, stdout=subprocess.DEVNULL)
+        self.assertEqual(narrow.finish(), (0, [""]))
+        self.assertIn(b"epoch 1/60, batch", narrow.output)
+        dumb = support.Terminal(self, "train", config, "--restart", "--json", stdout=subprocess.DEVNULL, TERM="dumb")
+        self.assertEqual(dumb.finish(), (0, [""]))
+        self.assertEqual(dumb.output, b"")
+
+    def testATerminalIsNotFlooded(self):
+        terminal = support.Terminal(self, "train", self.config(epochs=300), "--json", stdout=subprocess.DEVNULL)
+        start = time.monotonic()
+        self.assertEqual(terminal.finish()[0], 0)
+        seconds = time.monotonic() - start
+        shown = [text for text in terminal.texts() if "batch" in text]
+        # 900 batches; a line is shown ten times a second at most, and after each row of the table.
+        self.assertLessEqual(len(shown), 2 + 10 * seconds)
+
+    def testAnErrorStandsInALineOfItsOwn(self):
+        config = self.config(epochs=50, batch_size=1, explosion=10, optimizer={"learning_rate": 10, "clip_norm": 0})
+        terminal = support.Terminal(self, "train", config, columns=400)
+        status, screen = terminal.finish()
+        self.assertEqual(status, support.ERROR_CODES["numerics"])
+        self.assertRegex(screen[-2], "^fastpath: error: epoch ")
+        self.assertEqual(screen[-1], "")
 
     # Fine-tuning.
 

@@ -80,6 +80,26 @@ class Tune(support.ProgramTest):
         self.assertIn("stopped", json.dumps(result["not_measured"]))
         self.assertEqual(len(self.records()), len(result["measurements"]))
 
+    def testItsLineFitsTheTerminalAndIsGoneAtTheEnd(self):
+        for columns in (80, 24):
+            terminal = support.Terminal(self, "tune", "--op", "spherical_harmonics", "--config", self.config, "--budget",
+                                        "0.5s", "--threads", "1", "--max-edges", "40", "--json", columns=columns,
+                                        stdout=subprocess.DEVNULL)
+            self.assertEqual(terminal.finish(), (0, [""]))
+            self.assertRegex(terminal.output, rb"\r\x1b\[K1/1, \d+ s left: spher")
+
+    def testKeysOfATerminalStopItAndLeaveACleanLine(self):
+        terminal = support.Terminal(self, "tune", "--model", support.MODEL, "--budget", "30s", "--max-edges", "60",
+                                    "--threads", "1", stdout=subprocess.DEVNULL)
+        terminal.wait_for(rb"\r\x1b\[K1/")
+        terminal.press(b"\x03")
+        status, screen = terminal.finish()
+        self.assertEqual(status, -signal.SIGINT)
+        self.assertIn(b"^C", terminal.output)
+        self.assertFalse([line for line in screen if "^C" in line or " left" in line], screen)
+        for text in terminal.texts():
+            self.assertTrue("^C" in text or len(text) < 80, text)
+
     def testWritesAReport(self):
         page = self.folder / "page.html"
         self.succeed("tune", "--op", "spherical_harmonics", "--config", self.config, "--budget", "0.3s", "--threads", "1",
