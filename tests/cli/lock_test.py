@@ -20,6 +20,20 @@ class Lock(support.ProgramTest):
         explained = self.succeed("explain", "--model", support.MODEL, "--replay", "run.lock", "--json", WATER).json
         self.assertEqual([d["choice"] for d in explained["decisions"]], [d["choice"] for d in first["decisions"]])
 
+    def testFramesThatWereJoinedAreJoinedAgain(self):
+        # Alone each would be too small for a kernel, and no size of the lock is theirs.
+        cpu = next(device["model"] for plugin in self.succeed("list", "--json").json["plugins"]
+                   for device in plugin["devices"] if device["name"] == "cpu")
+        self.file("policy.json", json.dumps({"min_edges_float64": {cpu: 4800}}))
+        run = ["eval", "--model", support.MODEL, "--use-fast", "auto", "--policy", "policy.json", "--json",
+               support.STRUCTURES / "ethanol.xyz", WATER]
+        first = self.succeed(*run, "--lock", "run.lock").json["frames"]
+        self.assertEqual([frame["joined"] for frame in first], [2, 2])
+        lock = json.loads((self.folder / "run.lock").read_text())
+        self.assertEqual({choice["min_edges"] for choice in lock["choices"]}, {4800})
+        again = self.succeed(*run, "--replay", "run.lock").json["frames"]
+        self.assertEqual([frame["energy"] for frame in again], [frame["energy"] for frame in first])
+
     def testTheReferenceIsLockedToo(self):
         self.evaluate("--use-fast", "false", "--lock", "run.lock")
         again = self.evaluate("--use-fast", "true", "--replay", "run.lock")

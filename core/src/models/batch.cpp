@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "dispatch/context_impl.hpp"
 #include "fastpath/error.hpp"
 #include "models/evaluate.hpp"
 
@@ -98,6 +99,19 @@ void check_options(const EvaluateOptions& options) {
   if (options.exchange) refuse("a ghost exchange");
 }
 
+/// Chooses kernels for the estimates of groups; what a selection chooses hardly changes with the size. A lock that is
+/// replayed holds the sizes of groups, so not always that of one structure: then it is asked for a size that it has.
+void choose_for_estimates(Model& model, ProblemSize size, const EvaluateOptions& options) {
+  Context& context = options.context != nullptr ? *options.context : Context::process();
+  const SelectionLock* const replay = context.impl().replay.get();
+  try {
+    model.explain(size, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable || replay == nullptr || replay->choices().empty()) throw;
+    model.explain({replay->choices().front().min_edges, size.n_nodes}, options);
+  }
+}
+
 }  // namespace
 
 StructureError::StructureError(std::size_t structure, ErrorCode code, const std::string& cause)
@@ -161,8 +175,8 @@ std::vector<EvaluationResult> Model::evaluate(std::span<const Structure> structu
     std::string head = of_structure(i, [&] { return models::head_of(structures[i], options); });
     const ProblemSize size{group.size.n_edges + graph.n_edges(), group.size.n_nodes + graph.n_nodes()};
     if (!group.graphs.empty()) {
-      // With the kernels of the group before, or of the first structure: what a selection chooses hardly changes.
-      if (!estimated) of_structure(i, [&] { return explain(group.size, options); });
+      // With the kernels of the group before, or of the first structure.
+      if (!estimated) of_structure(group.first, [&] { choose_for_estimates(*this, group.size, options); });
       estimated = true;
       if (estimate(size, options).workspace_bytes > budget) {
         flush();
