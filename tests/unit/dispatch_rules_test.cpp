@@ -177,6 +177,24 @@ TEST_F(Rules, BetweenKernelsTheFastestMeasuredOneRunsUnderTrueToo) {
   EXPECT_EQ(decided(20'000).reason.code, ReasonCode::unmeasured);
 }
 
+TEST_F(Rules, OfTwoKernelsTheFasterOneRunsBeyondTheSizesThatItWasMeasuredFor) {
+  add("slow");
+  add("quick");
+  Measurement quick = crossing("quick", 100, 1e-8);
+  std::erase_if(quick.points, [](const MeasuredPoint& point) { return point.n_edges > 1000; });
+  store->add(quick);
+  store->add(crossing("slow", 100, 5e-8));
+  for (const std::int64_t edges : {500, 2000, 2001, 20'000, 90'000, 1'000'000}) {
+    for (const UseFast use_fast : {UseFast::always, UseFast::automatic}) {
+      EXPECT_EQ(decided(edges, use_fast).choice, "quick") << edges;
+    }
+  }
+  EXPECT_EQ(decided(20'000).candidates[0].reasons[0].text,
+            "quick comes first: it was measured to be the faster of the two at 2000 edges, the nearest that both were "
+            "measured for");
+  EXPECT_LE(pick(UseFast::always, nullptr, 1500).max_edges, 2000);
+}
+
 TEST_F(Rules, ARecordOfAnotherBuildOrNumberOfThreadsDoesNotCountAndAStaleOneDoes) {
   add("fake");
   Measurement build = crossing("fake", 500), threads = crossing("fake", 500), stale = crossing("fake", 500);

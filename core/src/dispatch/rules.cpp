@@ -171,6 +171,20 @@ Speech judge(const MeasurementStore::Found& found, const std::string& arm, std::
   return {{ReasonCode::inconclusive, fmt::format("{} was measured without a result{}", arm, stale)}, false};
 }
 
+std::optional<Comparison> compare(const std::vector<MeasuredPoint>& a, const std::vector<MeasuredPoint>& b,
+                                  std::int64_t n_edges) {
+  const std::set<std::int64_t> of_a = corners(a), of_b = corners(b);
+  if (of_a.empty() || of_b.empty()) return std::nullopt;
+  const std::int64_t first = std::max(*of_a.begin(), *of_b.begin()),
+                     last = std::min(*of_a.rbegin(), *of_b.rbegin()) - 1;
+  if (first > last) return std::nullopt;
+  const std::int64_t at = std::clamp(n_edges, first, last);
+  const std::optional<double> time_a = predict_seconds(a, at, Arm::kernel),
+                              time_b = predict_seconds(b, at, Arm::kernel);
+  if (!time_a || !time_b) return std::nullopt;
+  return Comparison{at, *time_a, *time_b};
+}
+
 void keep_order(const std::vector<MeasuredPoint>& a, const std::vector<MeasuredPoint>& b, std::int64_t n_edges,
                 Sizes& sizes) {
   std::set<std::int64_t> bounds = corners(a);
@@ -179,10 +193,10 @@ void keep_order(const std::vector<MeasuredPoint>& a, const std::vector<MeasuredP
   const std::int64_t first = after == bounds.begin() ? 0 : *std::prev(after),
                      last = after == bounds.end() ? kEnd : *after - 1;
   const auto less = [&](std::int64_t n) {
-    const std::optional<double> of_a = predict_seconds(a, n, Arm::kernel), of_b = predict_seconds(b, n, Arm::kernel);
-    return of_a && of_b && *of_a < *of_b;
+    const std::optional<Comparison> both = compare(a, b, n);
+    return both && both->a < both->b;
   };
-  // Before the first and after the last of them one curve or both are not there: nothing is known at all.
+  // Before the first and after the last of them one curve or both are not there: always the same size is compared.
   if (last == kEnd || after == bounds.begin()) {
     sizes.within(first, last);
     return;

@@ -52,7 +52,15 @@ struct Speech {
 /// @param arm  Who is faster than the reference: a plugin's id, or "use_fast true".
 Speech judge(const MeasurementStore::Found& found, const std::string& arm, std::int64_t n_edges, Sizes& sizes);
 
-/// Leaves the sizes around this one for which one of two kernels stays the faster of them, or it stays unknown.
+/// Times of two kernels in seconds.
+struct Comparison {
+  std::int64_t n_edges;
+  double a, b;
+};
+/// At this size, else at the nearest one for which both are known. Nothing if there is none.
+std::optional<Comparison> compare(const std::vector<MeasuredPoint>& a, const std::vector<MeasuredPoint>& b,
+                                  std::int64_t n_edges);
+/// Leaves the sizes around this one for which compare() has the same answer.
 void keep_order(const std::vector<MeasuredPoint>& a, const std::vector<MeasuredPoint>& b, std::int64_t n_edges,
                 Sizes& sizes);
 

@@ -372,6 +372,12 @@ struct Ranked {
   Speech speech = {};
 };
 
+/// Of two kernels that were both measured.
+std::optional<rules::Comparison> compare(const Ranked& a, const Ranked& b, const Setting& s) {
+  if (!a.found || !b.found) return std::nullopt;
+  return rules::compare(a.found->measurement->points, b.found->measurement->points, s.size.n_edges);
+}
+
 /// Measured kernels by their times, then the others by rank; in search order where that says nothing.
 void sort(std::vector<Ranked>& usable, const std::vector<State::Answer>& answers, Setting& s) {
   for (std::size_t i = 0; i < usable.size(); ++i) {
@@ -383,16 +389,24 @@ void sort(std::vector<Ranked>& usable, const std::vector<State::Answer>& answers
   }
   std::stable_sort(usable.begin(), usable.end(), [&](const Ranked& a, const Ranked& b) {
     if (a.preference != b.preference) return a.preference < b.preference;
-    if (a.seconds && b.seconds) return *a.seconds < *b.seconds;
-    if (a.seconds || b.seconds) return a.seconds.has_value();
+    if (const auto both = compare(a, b, s)) return both->a < both->b;
+    if (a.seconds.has_value() != b.seconds.has_value()) return a.seconds.has_value();
     return answers[a.answer].traits.rank > answers[b.answer].traits.rank;
   });
 }
 
 /// Why one of two usable kernels comes before the other.
-std::string why_first(const Ranked& first, const Ranked& other, const std::vector<State::Answer>& answers) {
+std::string why_first(const Ranked& first, const Ranked& other, const std::vector<State::Answer>& answers,
+                      const Setting& s) {
   if (first.preference != other.preference) return "the policy prefers it";
-  if (first.seconds && other.seconds) return "it was measured to be the faster of the two";
+  if (const auto both = compare(first, other, s); both && both->a < both->b) {
+    return both->n_edges == s.size.n_edges
+               ? "it was measured to be the faster of the two"
+               : fmt::format(
+                     "it was measured to be the faster of the two at {} edges, the nearest that both were "
+                     "measured for",
+                     both->n_edges);
+  }
   if (first.seconds) return "it was measured here";
   if (answers[first.answer].traits.rank != answers[other.answer].traits.rank) return "its rank is higher";
   return "it was found first";
@@ -626,7 +640,7 @@ Decision decide(const NamedFastModule& named, Setting& s, const std::optional<De
       continue;
     }
     if (placed != nullptr) {
-      const std::string why = why_first(*placed, ranked, answers);
+      const std::string why = why_first(*placed, ranked, answers, s);
       candidate.reasons.push_back({ReasonCode::not_chosen, fmt::format("{} comes first: {}", decision.choice, why)});
       continue;
     }
