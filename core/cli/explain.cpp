@@ -117,7 +117,7 @@ std::string faster_for(const Measurement& m) {
       text += "from " + first + (window.max_edges == 0 ? "" : " to " + last);
     }
   }
-  return text.empty() ? "never" : text;
+  return text.empty() ? fmt::format("not up to {}", largest_measured(m)) : text;
 }
 
 void print_costs(const std::vector<Cost>& costs, std::int64_t n_edges) {

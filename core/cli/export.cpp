@@ -1,8 +1,5 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "command_line.hpp"
@@ -11,6 +8,7 @@
 #include "fastpath/torchscript.hpp"
 #include "held_signals.hpp"
 #include "json.hpp"
+#include "output_file.hpp"
 #include "terminal.hpp"
 
 namespace fastpath::cli {
@@ -18,29 +16,12 @@ namespace fastpath::cli {
 namespace {
 
 /// Finds out before the model is read that the file cannot be written.
-void check_output(const std::filesystem::path& output, bool overwrite, const CommandLine& line) {
-  namespace fs = std::filesystem;
-  const fs::path parent = output.has_parent_path() ? output.parent_path() : ".";
+void check_export(const std::filesystem::path& output, bool overwrite, const CommandLine& line) {
+  check_output(output, "--torchscript", line);
   std::error_code error;
-  const fs::file_status folder = fs::status(parent, error);
-  if (!fs::status_known(folder)) {
-    throw Error(ErrorCode::io, fmt::format("--torchscript: {}: {}", parent.string(), error.message()));
-  }
-  if (!fs::is_directory(folder)) {
-    throw Error(ErrorCode::not_found, fmt::format("--torchscript: there is no directory {}", parent.string()));
-  }
-  const fs::file_status file = fs::symlink_status(output, error);
-  if (fs::is_directory(fs::status(output, error))) {
-    line.fail(fmt::format("--torchscript: {} is a directory", output.string()));
-  }
-  if (fs::exists(file) && !overwrite) {
+  if (!overwrite && std::filesystem::exists(std::filesystem::symlink_status(output, error))) {
     throw Error(ErrorCode::io,
                 fmt::format("--torchscript: {} is there already; --overwrite replaces it", output.string()));
-  }
-  if (!fs::is_symlink(file) && (!fs::exists(file) || fs::is_regular_file(file)) &&
-      ::access(parent.c_str(), W_OK | X_OK) != 0) {
-    throw Error(ErrorCode::io,
-                fmt::format("--torchscript: cannot make a file in {}: {}", parent.string(), std::strerror(errno)));
   }
 }
 
@@ -67,7 +48,7 @@ int run_export(const Arguments& arguments) {
   const std::string output = line.text("torchscript");
   if (output.empty()) line.fail("--torchscript: the file's name is empty");
   const bool overwrite = line.get<bool>("overwrite");
-  check_output(output, overwrite, line);
+  check_export(output, overwrite, line);
 
   const std::shared_ptr<Model> model = Model::load(line.text("model"));
   TorchScriptExport made;

@@ -17,6 +17,7 @@
 #include "held_signals.hpp"
 #include "json.hpp"
 #include "model_options.hpp"
+#include "output_file.hpp"
 #include "table.hpp"
 
 namespace fastpath::cli {
@@ -28,7 +29,7 @@ std::string short_config(const std::string& config) { return config.substr(0, kF
 
 std::string windows_text(const Measurement& measurement) {
   if (measurement.inconclusive) return "inconclusive";
-  if (measurement.windows.empty()) return "never";
+  if (measurement.windows.empty()) return fmt::format("not up to {}", largest_measured(measurement));
   std::string text;
   for (const SizeWindow& window : measurement.windows) {
     if (!text.empty()) text += ", ";
@@ -310,6 +311,7 @@ int run_tune(const Arguments& arguments) {
     line.fail("expected --model DIR, --op NAME with --config FILE, or --report FILE");
   if (!measure && line.get<bool>("json")) line.fail("--json: nothing is measured without --model or --op");
   if (line.given("report") && line.text("report").empty()) line.fail("--report: the file's name is empty");
+  if (line.given("report")) check_output(line.text("report"), "--report", line);  // before the time is spent
   TuneOptions options = read_options(line);
   ModelSetup setup;  // shuts plugins down at its end
   ContextOptions context;
@@ -343,12 +345,12 @@ int run_tune(const Arguments& arguments) {
       result = tune(*module, options);
     }
   }
-  report(result.measurements);
   if (line.get<bool>("json")) {
     print_json(json_of(result), Layout::indented);
   } else {
     print_result(result);
   }
+  report(result.measurements);  // last: what was measured is told, also if the page cannot be written
   finish_output();
   return 0;
 }

@@ -56,7 +56,7 @@ class Tune(support.ProgramTest):
         arguments = ("tune", "--op", "spherical_harmonics", "--config", self.config, "--budget", "0.5s", "--threads", "1")
         text = self.succeed(*arguments, "--max-edges", "100").out
         self.assertRegex(text, r"op +config +kernel +faster at edges +spread +times as fast\n")
-        self.assertRegex(text, r"(?m)^spherical_harmonics +[0-9a-f]{8} +cpu_ref +(inconclusive|never|always|from|up)")
+        self.assertRegex(text, r"(?m)^spherical_harmonics +[0-9a-f]{8} +cpu_ref +(inconclusive|not up to|always|from|up)")
         result = self.succeed(*arguments, "--min-edges", "20", "--max-edges", "20", "--json").json
         self.assertEqual([point["n_edges"] for point in result["measurements"][0]["points"]], [20])
         self.check(result["measurements"][0])
@@ -109,7 +109,11 @@ class Tune(support.ProgramTest):
         alone = self.folder / "alone.html"
         self.assertRegex(self.succeed("tune", "--report", alone, "--threads", "1").out, "^1 measurement ")
         self.assertIn("spherical_harmonics by cpu_ref", alone.read_text())
-        self.fail_with("io", "tune", "--report", self.folder / "no" / "page.html", naming=["page.html"])
+        missing = self.folder / "no" / "page.html"
+        self.fail_with("not_found", "tune", "--report", missing, naming=["--report", str(missing.parent)])
+        # Before an hour of measuring, not after it.
+        self.fail_with("not_found", "tune", "--op", "spherical_harmonics", "--config", self.config, "--budget", "60m",
+                       "--report", missing, naming=["--report", str(missing.parent)])
 
     def testWhatMakesNoSenseIsNamed(self):
         one = ("--op", "spherical_harmonics", "--config", self.config)

@@ -86,6 +86,14 @@ std::string plugin_build(Context& context, DeviceKind kind, std::string_view plu
   return hash.text();
 }
 
+std::int64_t largest_measured(const Measurement& measurement) noexcept {
+  std::int64_t largest = 0;
+  for (const MeasuredPoint& point : measurement.points) {
+    if (point.conclusive) largest = std::max(largest, point.n_edges);
+  }
+  return largest;
+}
+
 std::optional<double> predict_seconds(const std::vector<MeasuredPoint>& points, std::int64_t n_edges, Arm arm) {
   // The two nearest conclusive points: around the size, or the outermost ones.
   const MeasuredPoint* below = nullptr;

@@ -61,7 +61,7 @@ std::string percent(double part) { return fmt::format("{:.0f} %", std::ceil(100 
 /// "from 310 (±4 %) edges": where the kernel is faster.
 std::string windows_text(const Measurement& measurement) {
   if (measurement.inconclusive) return "inconclusive";
-  if (measurement.windows.empty()) return "never";
+  if (measurement.windows.empty()) return fmt::format("not up to {} edges", with_commas(largest_measured(measurement)));
   const auto bound = [](std::int64_t edges, double spread) {
     return with_commas(edges) + (spread > 0 ? fmt::format(" (±{})", percent(spread)) : "");
   };
