@@ -95,8 +95,8 @@ struct Measurement {
 
 enum class Arm { reference, kernel };
 
-/// The largest number of edges with a conclusive point; 0 if there is none. What a record says of more than twice as many
-/// is a guess where its last window is open, and nothing where it is not.
+/// The largest number of edges with a conclusive point; 0 if there is none. What a record says of more than twice as
+/// many is a guess where its last window is open, and nothing where it is not.
 FASTPATH_EXPORT std::int64_t largest_measured(const Measurement& measurement) noexcept;
 
 /// Seconds of one evaluation of this size: between measured sizes by a straight line through their logarithms, up to a
