@@ -102,7 +102,7 @@ Measured measured(const RegistryOptions& options) {
   Measured result;
   const MeasurementStore store(MeasurementDirectories::defaults());
   // Plugins are looked at again only where there is something to compare them with.
-  if (!store.empty() || !store.problems().empty()) {
+  if (!store.records({}).empty() || !store.problems().empty()) {  // lines that cannot be read, too
     ContextOptions context_options;
     context_options.registry = options;
     Context context(std::move(context_options));

@@ -39,6 +39,72 @@ std::string indented(const std::string& text, std::size_t indent) {
   return result;
 }
 
+/// The device that a selection is for, as the plugins know it.
+std::optional<DeviceInfo> find_info(const ModelSetup& setup) {
+  const Device& device = setup.options.device;
+  if (device.is_cpu()) return cpu_info();
+  for (DeviceInfo& known : setup.context->registry().devices()) {
+    if (known.device == device) return std::move(known);
+  }
+  return std::nullopt;
+}
+
+/// The key of whole evaluations.
+MeasurementKey key_of_model(const ModelSetup& setup, const Selection& selection, const DeviceInfo& info, int threads) {
+  std::vector<NamedFastModule> modules = fast_modules(*setup.model);
+  if (!info.device.is_cpu()) {
+    const std::vector<NamedFastModule>& small = setup.model->small_ops();
+    modules.insert(modules.end(), small.begin(), small.end());
+  }
+  return measurement_key(modules, info, selection.dtype, selection.passes, threads);
+}
+
+int threads_of(const ModelSetup& setup) {
+  return setup.options.threads > 0 ? setup.options.threads : setup.context->threads();
+}
+
+/// Records that might have decided something here, but do not count.
+struct NotCounting {
+  Reason reason;  ///< Of the first of them.
+  std::size_t records = 0;
+};
+
+/// One for each reason's code.
+std::vector<NotCounting> not_counting(ModelSetup& setup, const Selection& selection) {
+  std::vector<NotCounting> result;
+  Context& context = *setup.context;
+  const std::optional<DeviceInfo> info = find_info(setup);
+  if (context.deterministic() || !info) return result;
+  const MeasurementStore& store = context.measurements();
+  if (store.records({}).empty()) return result;
+  const int threads = info->device.is_cpu() ? threads_of(setup) : 0;
+  const MeasurementKey model = key_of_model(setup, selection, *info, threads_of(setup));
+  const auto asked = [&](const MeasurementKey& key) {
+    if (key.dtype != selection.dtype || key.passes != selection.passes.bits() || key.threads != threads) return false;
+    if (key.op == model.op && key.config == model.config) return true;
+    return std::any_of(selection.decisions.begin(), selection.decisions.end(), [&](const Decision& decision) {
+      return key.op == decision.op && key.op_version == decision.op_version && key.config == decision.config;
+    });
+  };
+  for (const MeasurementRecord& record : store.records(MeasurementSituation::of(context, {info->device.kind}))) {
+    if (record.counts || record.reasons.empty()) continue;
+    const Reason& reason = record.reasons.front();
+    // A line that cannot be read might be of anything. One of another kind of device decides nothing here.
+    const std::string& device = record.measurement.key.device;
+    const bool same_kind = device.substr(0, device.find(' ')) == to_string(info->device.kind);
+    if (reason.code == ReasonCode::superseded || (!device.empty() && !(same_kind && asked(record.measurement.key))))
+      continue;
+    const auto known = std::find_if(result.begin(), result.end(),
+                                    [&](const NotCounting& other) { return other.reason.code == reason.code; });
+    if (known == result.end()) {
+      result.push_back({reason, 1});
+    } else {
+      ++known->records;
+    }
+  }
+  return result;
+}
+
 /// What was measured of a kernel, or of whole evaluations, that a decision here may follow.
 struct Cost {
   std::string module;  ///< Empty for whole evaluations.
@@ -52,16 +118,9 @@ std::vector<Cost> costs(ModelSetup& setup, const Selection& selection, std::int6
   Context& context = *setup.context;
   if (context.deterministic() || context.measurements().empty()) return result;
   const Device& device = setup.options.device;
-  std::optional<DeviceInfo> info;
-  if (device.is_cpu()) {
-    info = cpu_info();
-  } else {
-    for (const DeviceInfo& known : context.registry().devices()) {
-      if (known.device == device) info = known;
-    }
-  }
+  const std::optional<DeviceInfo> info = find_info(setup);
   if (!info) return result;
-  const int threads = setup.options.threads > 0 ? setup.options.threads : context.threads();
+  const int threads = threads_of(setup);
   const auto add = [&](std::string module, const MeasurementKey& key) {
     Cost cost{std::move(module), key.op, key.config, key.plugin, {}, {}, {}};
     cost.found = context.measurements().find(key, plugin_build(context, device.kind, key.plugin), info->driver);
@@ -71,12 +130,7 @@ std::vector<Cost> costs(ModelSetup& setup, const Selection& selection, std::int6
     cost.kernel_seconds = predict_seconds(points, n_edges, Arm::kernel);
     result.push_back(std::move(cost));
   };
-  std::vector<NamedFastModule> modules = fast_modules(*setup.model);
-  if (!device.is_cpu()) {
-    const std::vector<NamedFastModule>& small = setup.model->small_ops();
-    modules.insert(modules.end(), small.begin(), small.end());
-  }
-  add("", measurement_key(modules, *info, selection.dtype, selection.passes, threads));
+  add("", key_of_model(setup, selection, *info, threads));
   std::vector<std::string> plugins;  // that were asked about any module: for a part of a fused one that runs none was
   for (const Decision& decision : selection.decisions) {
     for (const Candidate& candidate : decision.candidates) {
@@ -164,6 +218,16 @@ Json json_of(const Cost& cost) {
           {"windows", cli::json_of(m.windows)},
           {"layer", std::string(to_string(cost.found->layer))},
           {"stale", cost.found->stale ? Json(cost.found->stale->text) : Json(nullptr)}};
+}
+
+void print_not_counting(const std::vector<NotCounting>& records) {
+  if (records.empty()) return;
+  print("\nMeasured, but not counted here ('fastpath tune --list' shows each):\n");
+  for (const NotCounting& each : records) {
+    print(indented(fmt::format("{}: {} record{}, {}{}", to_string(each.reason.code), each.records,
+                               each.records == 1 ? "" : "s", each.records == 1 ? "" : "the first ", each.reason.text),
+                   2));
+  }
 }
 
 void print_details(const std::vector<Decision>& decisions) {
@@ -254,7 +318,11 @@ int run_explain(const Arguments& arguments) {
       setup.use_fast == UseFast::never ? std::vector<Cost>() : costs(setup, selection, size.n_edges);
   // Under `false` no plugin is even looked at, here neither.
   std::vector<PluginInfo> others;
-  if (setup.use_fast != UseFast::never) others = missing_help(*setup.context, setup.options.device);
+  std::vector<NotCounting> unused;
+  if (setup.use_fast != UseFast::never) {
+    others = missing_help(*setup.context, setup.options.device);
+    unused = not_counting(setup, selection);
+  }
 
   if (line.get<bool>("json")) {
     Json json = {{"model", line.text("model")},
@@ -265,9 +333,15 @@ int run_explain(const Arguments& arguments) {
                  {"n_edges", size.n_edges},
                  {"decisions", Json::array()},
                  {"measured", Json::array()},
+                 {"not_counting", Json::array()},
                  {"unused_plugins", Json::array()}};
     for (const Decision& decision : selection.decisions) json["decisions"].push_back(cli::json_of(decision));
     for (const Cost& cost : measured) json["measured"].push_back(json_of(cost));
+    for (const NotCounting& each : unused) {
+      Json record = cli::json_of(each.reason);
+      record["records"] = each.records;
+      json["not_counting"].push_back(std::move(record));
+    }
     for (const PluginInfo& plugin : others) json["unused_plugins"].push_back(cli::json_of(plugin));
     print_json(json, Layout::indented);
     return 0;
@@ -278,6 +352,7 @@ int run_explain(const Arguments& arguments) {
                     line.text("passes"), size.n_edges));
   print_table(selection.decisions);
   print_costs(measured, size.n_edges);
+  print_not_counting(unused);
   if (line.get<bool>("verbose")) print_details(selection.decisions);
   if (!others.empty()) {
     print("\nPlugins that are not used:\n");

@@ -9,8 +9,8 @@ namespace fastpath::cli {
 
 /// Finds out before the work, not after it, that a file cannot be written.
 /// @param option  "--output", for messages.
-/// @throws UsageError if it is a directory, Error(not_found) without its folder, Error(io) if that cannot be written
-/// to.
+/// @throws Error(invalid_argument) if it is a directory, Error(not_found) without its folder, Error(io) if that cannot
+/// be written to.
 void check_output(const std::filesystem::path& output, const std::string& option, const CommandLine& line);
 
 }  // namespace fastpath::cli

@@ -71,6 +71,16 @@ class Doctor(support.ProgramTest):
         self.assertEqual([v["name"] for v in result["variables"]], ["FASTPATH_CACHE_DIR", "FASTPATH_PLUGIN_ONLY_PATH",
                                                                       "FASTPATH_SYSTEM_MEASUREMENTS"])
 
+    def testMeasurementsThatCannotBeReadAreTold(self):
+        store = self.folder / "measurements"
+        store.mkdir()
+        (store / "one.jsonl").write_text('{"fastpath_measurement":1}\nno record\n')
+        self.env["FASTPATH_MEASUREMENTS"] = str(store)
+        found = self.doctor("--json").json["measured"]
+        self.assertEqual((found["records"], found["counting"]), (2, 0))
+        self.assertEqual([reason["code"] for reason in found["reasons"]], ["bad_record", "bad_record"])
+        self.assertRegex(self.doctor().out, r"measured +2 records, 0 of them count")
+
     def testEveryFileOfTheZooHasStageReasonCauseAndAdvice(self):
         folder = self.use_zoo("*")
         files = self.files(status=1)

@@ -3,6 +3,8 @@ import time
 
 import support
 
+NOW = int(time.time()) - 1000
+
 
 def line_of(record):
     """A line as the store writes it: with the FNV-1a sum of the bytes of the record."""
@@ -19,7 +21,7 @@ def record(number, **changes):
               "points": [{"edges": 10, "nodes": 2, "conclusive": True, "repeats": 7, "reference": 1e-3, "kernel": 2e-3,
                           "reference_spread": 0.01, "kernel_spread": 0.02}],
               "windows": [], "inconclusive": False, "plugin_version": "0.1", "plugin_build": "a build",
-              "library_version": "0.1.0", "driver": "", "host": "host", "unix_time": 1800000000 + number}
+              "library_version": "0.1.0", "driver": "", "host": "host", "unix_time": NOW + number}
     return {**result, **changes}
 
 
@@ -66,10 +68,12 @@ class TuneStore(support.ProgramTest):
         self.assertEqual((change["added"], change["known"], change["skipped"]), (1, 1, []))
         self.assertEqual(len(self.tune("--list")["records"]), 2)
         self.fail_with("not_found", "tune", "--import", "none.jsonl", naming=["none.jsonl"])
+        self.file("other.txt", "something else\n")
+        self.fail_with("bad_file", "tune", "--import", "other.txt", naming=["other.txt:1"])
 
     def testMergeMakesOneFileAndForgetRemovesWhatIsNamed(self):
         self.write("measurements/a.jsonl", record(1), record(2))
-        self.write("measurements/b.jsonl", record(1, unix_time=1900000000), record(3, op="model", plugin="use_fast"))
+        self.write("measurements/b.jsonl", record(1, unix_time=NOW + 100), record(3, op="model", plugin="use_fast"))
         change = self.tune("--merge")
         self.assertEqual((change["kept"], change["removed"]), (3, 1))
         self.assertEqual(len(list(self.store.glob("*.jsonl"))), 1)
@@ -119,8 +123,8 @@ class Measured(support.ProgramTest):
                       for n in (10, 100, 500, 1000, 10000)]
             lines[choice["op"], choice["config"]] = line_of(record(
                 0, op=choice["op"], op_version=choice["op_version"], config=choice["config"], device=self.device,
-                passes=choice["passes"], threads=1, plugin=choice["choice"], plugin_build=choice["build"],
-                **{"points": points, "library_version": self.version(), "unix_time": int(time.time()),
+                passes=choice["passes"], threads=1, plugin=choice["choice"],
+                **{"plugin_build": choice["build"], "points": points, "library_version": self.version(), "unix_time": int(time.time()),
                    "windows": [{"min_edges": 500, "max_edges": 0, "min_spread": 0.04, "max_spread": 0}], **changes}))
         self.file("measurements/host.jsonl", "".join(lines.values()))
         return len(lines)
@@ -177,6 +181,24 @@ class Measured(support.ProgramTest):
         self.assertNotIn('"measured"', json.dumps(forced["decisions"]))
         files = {f.name: f.read_bytes() for f in (self.folder / "measurements").iterdir()}
         self.assertEqual(files, {"host.jsonl": records})
+
+    def testExplainTellsWhichDoNotCountAndWhy(self):
+        number = self.measure()
+        self.assertEqual(self.explain(5000)["not_counting"], [])
+        self.measure(plugin_build="another build")
+        with open(self.folder / "measurements" / "host.jsonl", "a") as file:
+            file.write(line_of(record(7, plugin_build="of an op that the model has not")) + "torn\n")
+        result = self.explain(5000)
+        self.assertEqual([(r["code"], r["records"]) for r in result["not_counting"]],
+                         [("other_build", number), ("bad_record", 1)])
+        self.assertIn("another build", result["not_counting"][0]["text"])
+        self.assertEqual(result["measured"], [])
+        self.assertEqual([r["code"] for r in self.explain(5000, "--dtype", "float32")["not_counting"]],
+                         ["bad_record"])
+        self.assertEqual(self.explain(5000, "--use-fast", "false")["not_counting"], [])
+        text = " ".join(self.succeed("explain", "--model", support.MODEL, "--threads", "1", "--edges", "5000").out.split())
+        self.assertIn("not counted here", text)
+        self.assertIn(f"other_build: {number} records, the first of build 'another build'", text)
 
     def testDoctorSaysToTuneAgainWhereTheyAreStale(self):
         number = self.measure()

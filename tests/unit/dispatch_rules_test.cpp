@@ -177,6 +177,23 @@ TEST_F(Rules, BetweenKernelsTheFastestMeasuredOneRunsUnderTrueToo) {
   EXPECT_EQ(decided(20'000).reason.code, ReasonCode::unmeasured);
 }
 
+TEST_F(Rules, OfTwoKernelsOneIsNotSlowerForAMomentInWhichTheMachineWas) {
+  add("slow");
+  add("quick");
+  store->add(crossing("slow", 100, 2e-8));
+  Measurement quick = crossing("quick", 100, 1.5e-8);
+  for (MeasuredPoint& point : quick.points) {
+    point.kernel_seconds *= 2;
+    point.reference_seconds *= 2;
+  }
+  store->add(quick);
+  for (const std::int64_t edges : {500, 2000, 20'000}) {
+    for (const UseFast use_fast : {UseFast::always, UseFast::automatic}) {
+      EXPECT_EQ(decided(edges, use_fast).choice, "quick") << edges;
+    }
+  }
+}
+
 TEST_F(Rules, OfTwoKernelsTheFasterOneRunsBeyondTheSizesThatItWasMeasuredFor) {
   add("slow");
   add("quick");

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -27,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kNow = 1'800'000'000;
+const auto kNow = static_cast<std::int64_t>(std::time(nullptr));
 constexpr std::int64_t kDay = 24 * 3600;
 
 std::string read(const fs::path& path) {
@@ -468,6 +469,23 @@ TEST_F(Measurements, EveryRecordThatDoesNotCountSaysWhyAndStaleOnesCount) {
   EXPECT_EQ(fresh->measurement->points, record(5, 9e-4).points);
 }
 
+TEST_F(Measurements, ADateThatIsYetToComeIsBelievedLeast) {
+  MeasurementStore store(directories);
+  store.add(record(1, 1e-3, kNow - 5 * kDay));
+  store.add(record(1, 2e-3, kNow + 400 * kDay));
+  store.add(record(2, 3e-3, kNow + 2 * kDay));
+  store.add(record(3, 4e-3, kNow + kDay / 2));  // another machine's clock
+  const auto found = [&](int i) { return store.find(record(i).key, "build-a", cpu_info().driver); };
+  EXPECT_EQ(found(1)->measurement->points, record(1, 1e-3).points);
+  EXPECT_FALSE(found(1)->stale);
+  EXPECT_EQ(found(2)->measurement->points, record(2, 3e-3).points) << "where there is no other";
+  ASSERT_TRUE(found(2)->stale);
+  EXPECT_NE(found(2)->stale->text.find("from now"), std::string::npos) << found(2)->stale->text;
+  EXPECT_FALSE(found(3)->stale);
+  EXPECT_EQ(store.merge().kept, 3u);
+  EXPECT_EQ(found(1)->measurement->points, record(1, 1e-3).points);
+}
+
 TEST_F(Measurements, WhatIsExportedCanBeImportedOnce) {
   MeasurementStore store(directories);
   for (int i = 0; i < 3; ++i) store.add(record(i));
@@ -493,6 +511,12 @@ TEST_F(Measurements, WhatIsExportedCanBeImportedOnce) {
   std::string text;
   EXPECT_EQ(code_of([&] { third.import_file(folder / "none.jsonl"); }, &text), ErrorCode::not_found);
   EXPECT_NE(text.find("none.jsonl"), std::string::npos);
+  // A file of something else is an error, an empty one is not.
+  write(folder / "other.csv", "a,b\n1,2\n");
+  EXPECT_EQ(code_of([&] { third.import_file(folder / "other.csv"); }, &text), ErrorCode::bad_file);
+  EXPECT_NE(text.find("other.csv:1"), std::string::npos) << text;
+  write(folder / "empty.jsonl", "");
+  EXPECT_EQ(third.import_file(folder / "empty.jsonl").added, 0u);
 }
 
 TEST_F(Measurements, MergingLeavesOneFileWithTheNewestOfEachAndForgettingRemovesWhatIsAsked) {
@@ -535,6 +559,7 @@ TEST_F(Measurements, WhatIsNotCompleteIsRefusedWithItsName) {
   refused("op", [](Measurement& m) { m.key.op.clear(); });
   refused("config", [](Measurement& m) { m.key.config = "xyz"; });
   refused("plugin_build", [](Measurement& m) { m.plugin_build.clear(); });
+  refused("its time is -1", [](Measurement& m) { m.unix_time = -1; });
   refused("time", [](Measurement& m) { m.points[1].kernel_seconds = std::nan(""); });
   refused("order", [](Measurement& m) { std::swap(m.points[0], m.points[1]); });
   refused("windows", [](Measurement& m) { m.inconclusive = true; });

@@ -201,7 +201,7 @@ class FASTPATH_EXPORT MeasurementStore {
   MeasurementChange export_file(const std::filesystem::path& file,
                                 const std::function<bool(const Measurement&)>& wanted = {}) const;
   /// Adds the records of such a file, or of a directory of them, that the layer does not have yet.
-  /// @throws Error(not_found), Error(io), and as add().
+  /// @throws Error(bad_file) naming the first line if none is a record; Error(not_found), Error(io), and as add().
   MeasurementChange import_file(const std::filesystem::path& file, MeasurementLayer layer = MeasurementLayer::user);
   /// Makes one file of all of a layer, without lines that are no records and without what a newer record of the same
   /// key, build, driver and library says better.

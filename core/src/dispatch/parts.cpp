@@ -31,8 +31,8 @@ std::optional<double> seconds(const Cost& cost, std::int64_t n_edges) {
   return predict_seconds(cost.measurement->points, n_edges, cost.arm);
 }
 
-std::vector<Faster> answer(const std::vector<FusedCost>& fused, const std::vector<SharedPart>& shared,
-                           std::int64_t n_edges) {
+std::vector<Faster> answer_at(const std::vector<FusedCost>& fused, const std::vector<SharedPart>& shared,
+                              std::int64_t n_edges) {
   std::vector<Faster> result(fused.size(), Faster::unknown);
   std::vector<std::size_t> cheaper;  // without what they share
   double in_one_piece = 0, in_parts = 0;
@@ -68,14 +68,28 @@ std::vector<Faster> answer(const std::vector<FusedCost>& fused, const std::vecto
   return result;
 }
 
+/// In parts where that is faster at half and at twice the size, too. The times are of records that were made one after
+/// the other: a machine that had other work during one of them makes a size of it slower, not a range.
+std::vector<Faster> answer(const std::vector<FusedCost>& fused, const std::vector<SharedPart>& shared, int step) {
+  std::vector<Faster> result = answer_at(fused, shared, first_of(step));
+  if (std::find(result.begin(), result.end(), Faster::in_parts) == result.end()) return result;
+  for (const int other : {step - kSteps, step + kSteps}) {
+    const std::vector<Faster> nearby = answer_at(fused, shared, first_of(other));
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if (result[i] == Faster::in_parts && nearby[i] == Faster::in_one_piece) result[i] = Faster::in_one_piece;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<Faster> compare(const std::vector<FusedCost>& fused, const std::vector<SharedPart>& shared,
                             std::int64_t n_edges, Sizes& sizes) {
   if (fused.empty()) return {};
   const int step = step_of(n_edges);
-  const std::vector<Faster> result = answer(fused, shared, first_of(step));
-  const auto same = [&](int other) { return answer(fused, shared, first_of(other)) == result; };
+  const std::vector<Faster> result = answer(fused, shared, step);
+  const auto same = [&](int other) { return answer(fused, shared, other) == result; };
   int low = step, high = step;
   while (low >= 0 && first_of(low) > sizes.min && same(low - 1)) --low;
   while (high < kLast && first_of(high + 1) <= sizes.max && same(high + 1)) ++high;

@@ -180,9 +180,11 @@ std::optional<Comparison> compare(const std::vector<MeasuredPoint>& a, const std
   if (first > last) return std::nullopt;
   const std::int64_t at = std::clamp(n_edges, first, last);
   const std::optional<double> time_a = predict_seconds(a, at, Arm::kernel),
-                              time_b = predict_seconds(b, at, Arm::kernel);
-  if (!time_a || !time_b) return std::nullopt;
-  return Comparison{at, *time_a, *time_b};
+                              time_b = predict_seconds(b, at, Arm::kernel),
+                              reference_a = predict_seconds(a, at, Arm::reference),
+                              reference_b = predict_seconds(b, at, Arm::reference);
+  if (!time_a || !time_b || !reference_a || !reference_b) return std::nullopt;
+  return Comparison{at, *time_a / *reference_a, *time_b / *reference_b};
 }
 
 void keep_order(const std::vector<MeasuredPoint>& a, const std::vector<MeasuredPoint>& b, std::int64_t n_edges,

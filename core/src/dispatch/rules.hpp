@@ -52,7 +52,8 @@ struct Speech {
 /// @param arm  Who is faster than the reference: a plugin's id, or "use_fast true".
 Speech judge(const MeasurementStore::Found& found, const std::string& arm, std::int64_t n_edges, Sizes& sizes);
 
-/// Times of two kernels in seconds.
+/// Times of two kernels, each as a part of the reference's. Those two were timed in turns; the records of the kernels
+/// were made one after the other, when the machine may have been slower as a whole.
 struct Comparison {
   std::int64_t n_edges;
   double a, b;

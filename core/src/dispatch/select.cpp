@@ -172,8 +172,8 @@ Speech rule_of_one(const State::Answer& answer, const std::optional<MeasurementS
   }
   if (s.policy->use_priors && answer.traits.prior_edges >= 0) {
     const bool enough = s.sizes.at_least(s.size.n_edges, answer.traits.prior_edges);
-    return {{ReasonCode::prior, fmt::format("{} edges are {}, from where on {} was faster where its vendor measured",
-                                            answer.traits.prior_edges, enough ? "reached" : "not reached", id)},
+    return {{ReasonCode::prior, fmt::format("{} than {} edges: from there on {} was faster where its vendor measured",
+                                            enough ? "no fewer" : "fewer", answer.traits.prior_edges, id)},
             enough};
   }
   if (measured) return *measured;

@@ -160,6 +160,7 @@ std::string fault(const Measurement& m) {
   if (!is_hexadecimal(m.key.config)) {
     return fmt::format("its config is '{}', expected {} hexadecimal digits", m.key.config, kDigits);
   }
+  if (m.unix_time < 0) return fmt::format("its time is {}", m.unix_time);
   if (!is_floating(m.key.dtype)) return fmt::format("its dtype is {}", to_string(m.key.dtype));
   if (m.key.passes == 0 || Passes::from_bits(m.key.passes).bits() != m.key.passes) {
     return fmt::format("its passes are {}", m.key.passes);

@@ -30,7 +30,8 @@ namespace fs = std::filesystem;
 using io::Descriptor;
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of one file
-constexpr std::int64_t kOldSeconds = std::int64_t{180} * 24 * 3600;
+constexpr std::int64_t kDaySeconds = std::int64_t{24} * 3600;
+constexpr std::int64_t kOldSeconds = 180 * kDaySeconds;
 constexpr std::string_view kExtension = ".jsonl";
 constexpr std::size_t kMostSkipped = 100;  // that a change tells of, one by one
 
@@ -117,6 +118,9 @@ std::string identity(const Measurement& m) {
   return fmt::format("{}\n{}\n{}", identity(m.key, m.plugin_build), m.driver, m.library_version);
 }
 
+/// Dated later than clocks that are right differ: it must not come before all that is measured until then.
+bool is_ahead(const Measurement& m, std::int64_t now) { return m.unix_time - now > kDaySeconds; }
+
 std::optional<Reason> staleness(const Measurement& m, std::string_view driver, std::int64_t now) {
   std::string text;
   const auto add = [&](std::string part) { text += (text.empty() ? "" : "; ") + std::move(part); };
@@ -124,7 +128,10 @@ std::optional<Reason> staleness(const Measurement& m, std::string_view driver, s
   if (const std::string& library = build_info().version; m.library_version != library) {
     add(fmt::format("made with fastpath {}, this is {}", m.library_version, library));
   }
-  if (now - m.unix_time > kOldSeconds) add(fmt::format("made {} days ago", (now - m.unix_time) / (24 * 3600)));
+  if (now - m.unix_time > kOldSeconds) add(fmt::format("made {} days ago", (now - m.unix_time) / kDaySeconds));
+  if (is_ahead(m, now)) {
+    add(fmt::format("dated {} days from now, by a clock that was wrong", (m.unix_time - now) / kDaySeconds));
+  }
   if (text.empty()) return std::nullopt;
   return Reason{ReasonCode::stale, std::move(text)};
 }
@@ -517,15 +524,21 @@ MeasurementChange MeasurementStore::import_file(const fs::path& path, Measuremen
       }
     });
   }
+  if (!change.skipped.empty() && change.added + change.known == 0) {
+    throw Error(ErrorCode::bad_file,
+                fmt::format("{}: has no measurement: {}", path.string(), change.skipped.front().text));
+  }
   return change;
 }
 
 MeasurementChange MeasurementStore::merge(MeasurementLayer layer) {
   const std::lock_guard lock(impl_->mutex);
-  const auto keep = [](const std::vector<Measurement>& all) {
+  const auto keep = [now = now_seconds()](const std::vector<Measurement>& all) {
     // Of each key, build, driver and library the newest that is conclusive, else the newest.
     std::map<std::string, std::size_t> best;
-    const auto rank = [&](std::size_t i) { return std::tuple(!all[i].inconclusive, all[i].unix_time, i); };
+    const auto rank = [&](std::size_t i) {
+      return std::tuple(!all[i].inconclusive, !is_ahead(all[i], now), all[i].unix_time, i);
+    };
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto [at, is_new] = best.try_emplace(identity(all[i]), i);
       if (!is_new && rank(i) > rank(at->second)) at->second = i;
