@@ -137,6 +137,48 @@ TEST_F(SimulatedDevice, AKernelThatWinsOnlyBetweenTwoSizesIsFound) {
   }
 }
 
+TEST_F(SimulatedDevice, AMachineThatIsSlowForAWhileMakesNoWindow) {
+  SimulatedTime time(0.03, 1);
+  bool slow = true;
+  options.max_edges = 60000;
+  options.timer = [&](Arm arm, const ProblemSize& size, int repeats, const std::function<void()>& evaluate) {
+    const bool hit = slow && arm == Arm::kernel && size.n_edges > 2000 && size.n_edges < 9000;
+    return (hit ? 5 : 1) * time(arm, size, repeats, evaluate);
+  };
+  std::vector<Measurement> measured;
+  options.on_measurement = [&](const Measurement& measurement) {
+    slow = false;
+    measured.push_back(measurement);
+  };
+  const Measurement measurement = measure(1);
+  ASSERT_EQ(measured.size(), 2u);
+  EXPECT_EQ(measured[0].windows.size(), 2u);
+  EXPECT_EQ(measured[1], measurement);
+  ASSERT_EQ(measurement.windows.size(), 1u);
+  EXPECT_TRUE(within_5_percent(measurement.windows[0].min_edges, 600));
+  EXPECT_EQ(measurement.windows[0].max_edges, 0);
+  const auto found = context->measurements().find(measurement.key, measurement.plugin_build, measurement.driver);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->measurement->windows, measurement.windows);
+}
+
+TEST_F(SimulatedDevice, ASecondLookDuringWhichTheMachineIsSlowDoesNotCount) {
+  SimulatedTime time(0.03, 1);
+  bool slow = false;
+  int blocks = 0;
+  options.max_edges = 60000;
+  options.timer = [&](Arm arm, const ProblemSize& size, int repeats, const std::function<void()>& evaluate) {
+    const bool hit = slow && arm == Arm::kernel && size.n_edges > 2000 && size.n_edges < 9000;
+    blocks += hit ? 1 : 0;
+    return (hit ? 5 : 1) * time(arm, size, repeats, evaluate);
+  };
+  options.on_measurement = [&](const Measurement&) { slow = true; };
+  const Measurement measurement = measure(2);
+  EXPECT_GT(blocks, 0);
+  ASSERT_EQ(measurement.windows.size(), 1u);
+  EXPECT_TRUE(within_5_percent(measurement.windows[0].max_edges, 19643.7));
+}
+
 TEST_F(SimulatedDevice, AMeasurementSaysWhatItBelongsTo) {
   set_noise(0, 1);
   const Measurement measurement = measure(1);

@@ -47,8 +47,9 @@ struct TuneOptions {
   bool only_missing = false;  ///< Leave out what has a measurement that counts here and now.
   bool keep = true;           ///< Add what is complete to Context::measurements() at once.
   TuneTimer timer = nullptr;  ///< Null: the steady clock. Otherwise the budget is of its seconds too.
-  std::function<void(const TuneProgress&)> on_progress = nullptr;    ///< After every size.
-  std::function<void(const Measurement&)> on_measurement = nullptr;  ///< After every measurement, once it is stored.
+  std::function<void(const TuneProgress&)> on_progress = nullptr;  ///< After every size.
+  /// After every measurement, once it is stored. What is measured a second time comes twice.
+  std::function<void(const Measurement&)> on_measurement = nullptr;
   std::function<bool()> stop = nullptr;  ///< True to stop: what is complete is kept, what is under way is dropped.
   Context* context = nullptr;            ///< Null: Context::process().
 };
