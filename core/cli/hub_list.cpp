@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "command_line.hpp"
 #include "fastpath/hub.hpp"
@@ -82,9 +83,18 @@ int run_hub_list(const Arguments& arguments) {
   for (const auto& hub : hubs) {
     std::error_code ignored;
     const bool exists = std::filesystem::is_directory(hub, ignored);
-    print(fmt::format("  {}{}\n", one_line(hub.string()), exists ? "" : " (does not exist)"));
+    const bool other = !exists && std::filesystem::exists(hub, ignored);
+    print(fmt::format("  {}{}\n", one_line(hub.string()),
+                      exists  ? ""
+                      : other ? " (is no directory)"
+                              : " (does not exist)"));
   }
-  if (hubs.empty()) print("  none: FASTPATH_HUB, XDG_DATA_HOME and HOME are not set\n");
+  if (hubs.empty()) {
+    const char* const variable = std::getenv("FASTPATH_HUB");
+    print(variable != nullptr && *variable != '\0'
+              ? fmt::format("  none: FASTPATH_HUB is '{}', which names no directory\n", one_line(variable))
+              : "  none: FASTPATH_HUB, XDG_DATA_HOME and HOME are not set\n");
+  }
   print("\n");
   if (models.empty()) {
     print("There is no model yet. `fastpath hub add DIR` copies a model folder here.\n");

@@ -209,8 +209,8 @@ int run_train(const Arguments& arguments) {
                                   ? fmt::format("the model of epoch {} of {}", result.best.epoch, result.epochs)
                                   : fmt::format("the starting model, as none of {} epochs is better", result.epochs);
     print(fmt::format("{}: {}{}; on the validation set {} eV per atom, {} eV/A\n", one_line(result.model.string()),
-                      which, result.stopped_early ? " (no better one since)" : "", number(result.best.errors.energy),
-                      number(result.best.errors.forces)));
+                      which, result.stopped_early ? ", which ended early as no better one came" : "",
+                      number(result.best.errors.energy), number(result.best.errors.forces)));
   } else {
     print(fmt::format("stopped after {} epochs; the same command goes on from {}\n", result.epochs,
                       one_line((config.output / "checkpoint.safetensors").string())));

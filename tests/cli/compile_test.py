@@ -55,6 +55,15 @@ class Compile(support.ProgramTest):
             self.assertRegex(table, rf"(?m)^{arch} +float32 +{kernel} +\d+ +\d+ +\d+ +\d+ +\d+$")
         self.assertRegex(table, r"(?m)^\d+ modules: 0 compiled, \d+ in the cache before, \d+ without a kernel, 0 failed$")
 
+    def testACompilerThatIsNotInstalledIsNamed(self):
+        for arch, library in (("sm_90", "NVRTC"), ("gfx90a", "hipRTC")):
+            result = self.run_program("compile", "--model", support.MODEL, "--arch", arch, "--emit", "radial_basis")
+            self.assertEqual(result.status, 0, "source needs no compiler: " + result.err)
+            result = self.run_program("compile", "--model", support.MODEL, "--arch", arch, "--passes", "energy", "--json")
+            if result.status != 0:
+                self.assertEqual(result.status, support.ERROR_CODES["unavailable"], result.err)
+                self.assertIn(f"for {arch}: {library} could not be opened", result.err)
+
     def testFillsTheCacheForNvidiaAndSaysWhatKernelsNeed(self):
         self.checkCompiles("sm_90", "cuda")
 

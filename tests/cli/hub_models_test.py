@@ -187,6 +187,24 @@ class HubModels(support.ProgramTest):
         self.assertTrue((model / "config.json").exists())
         self.assertEqual(list(self.hub.iterdir()), [])
 
+    def testALinkThatLeadsNowhereIsBrokenAndCanBeRemoved(self):
+        self.hub.mkdir()
+        (self.hub / "m").symlink_to(self.folder / "gone")
+        model, = self.succeed("hub", "list", "--json").json["models"]
+        self.assertEqual((model["name"], model["state"]), ("m", "broken"))
+        self.assertIn(str(self.folder / "gone"), model["problem"])
+        self.fail_with("bad_file", "hub", "show", "m", naming=[self.hub / "m", self.folder / "gone"])
+        self.succeed("hub", "remove", "m")
+        self.assertEqual(list(self.hub.iterdir()), [])
+
+    def testAVariableThatNamesNoDirectoryIsShown(self):
+        self.env["FASTPATH_HUB"] = ":"
+        self.assertIn("FASTPATH_HUB is ':', which names no directory", self.succeed("hub", "list").out)
+        file = self.folder / "file"
+        file.write_text("")
+        self.env["FASTPATH_HUB"] = str(file)
+        self.assertIn("file (is no directory)", self.succeed("hub", "list").out)
+
     def testWithoutAVariableTheHubIsInTheUsersDirectory(self):
         del self.env["FASTPATH_HUB"]
         home = pathlib.Path(self.env["HOME"])

@@ -211,6 +211,13 @@ class Train(support.ProgramTest):
         result = self.succeed("train", config, "--json").json
         self.assertTrue(result["stopped_early"])
         self.assertEqual(result["epochs"], result["best"]["epoch"] + 2)
+        # The same command leaves it so; more epochs than were asked for go on, as long again.
+        self.assertEqual(self.succeed("train", config, "--json").json["epochs"], result["epochs"])
+        longer = self.succeed("train", config, "--epochs", "1001", "--json").json
+        self.assertTrue(longer["stopped_early"])
+        self.assertGreaterEqual(longer["epochs"], result["epochs"] + 2)
+        again = self.succeed("train", config, "--epochs", "1001")
+        self.assertIn(f"of {longer['epochs']}, which ended early as no better one came", again.out)
 
     def testConfigurationErrorsNameTheKey(self):
         self.fail_with("bad_file", "train", self.config(loss={"frces": 1}, batch_size="two"),
@@ -254,6 +261,20 @@ class Train(support.ProgramTest):
         result = self.succeed("train", self.config(epochs=1))
         self.assertIn("warning", result.err)
         self.assertIn("train.xyz, frame 1 and train.xyz, frame 3", result.err)
+
+    def testAReferenceEnergyOfAnElementThatIsNotThereIsNamed(self):
+        self.fail_with("bad_file", "train", self.config(reference_energies={"Si": -1.0, "Ge": -2.0}),
+                       naming=["'reference_energies' has an energy of Ge", "it has Si"])
+
+    def testStressesThatMeanNothingAreWarnedOf(self):
+        frames = frames_of("train", 2)
+        stress = ' stress="0 0 0 0 0 0 0 0 0"'
+        open_frame = re.sub(r' pbc="[^"]*"', "", frames[0]).replace(" energy=", ' pbc="T T F" energy=')
+        self.file("train.xyz", "".join(re.sub(r' stress="[^"]*"', "", frame).replace(" energy=", stress + " energy=")
+                                       for frame in (frames[1], open_frame)))
+        result = self.succeed("train", self.config(epochs=1, loss={"stress": 1}))
+        self.assertIn("warning", result.err)
+        self.assertIn("train.xyz, frame 2: 1 of 2 frames have 'stress' but are not periodic", result.err)
 
     # On a terminal.
 
@@ -530,6 +551,14 @@ class Train(support.ProgramTest):
         self.fail_with("not_found", "train", self.config(model={"start_from": "no/where"}, replace_model=True),
                        naming=["no/where", "no such folder"])
         self.assertFalse((self.folder / "run").exists())
+
+    def testAStartIsNotReplacedByItsOwnRun(self):
+        model = self.starting_model()
+        shutil.copytree(model, self.folder / "run" / "model")
+        before = sorted(path.name for path in (self.folder / "run" / "model").iterdir())
+        config = self.config(model={"start_from": str(self.folder / "run" / "model")}, replace_model=True)
+        self.fail_with("invalid_argument", "train", config, "--restart", naming=["run/model", "which the run replaces"])
+        self.assertEqual(sorted(path.name for path in (self.folder / "run" / "model").iterdir()), before)
 
     def testARunFromAModelIsNoRunOfANewOne(self):
         model = self.starting_model()

@@ -242,5 +242,34 @@ TEST(MaceFusedModel, NeedsNoMemoryForWeightsOfEdges) {
   }
 }
 
+TEST(MaceFusedModel, TheEstimateHasWhatKernelsKeepForBackward) {
+  const auto model = mace_a();
+  const ProblemSize size(6000, 200);
+  EvaluateOptions forces = fast(), training = fast();
+  training.weights.forces = Tensor::zeros({size.n_nodes, 3}, DType::float64);
+  const auto saved = [&](const EvaluateOptions& options) {
+    const std::uint64_t estimate = model->memory_estimate(size, options).workspace_bytes;
+    const bool trains = passes_of(options) == kPassesTraining;
+    std::uint64_t kept = 0;
+    for (const NamedFastModule& named : fast_modules(*model)) {
+      const std::uint64_t bytes = named.module->saved_bytes(size, size.n_nodes, DType::float64, passes_of(options));
+      EXPECT_EQ(bytes > 0, trains && named.module->op().id == "message_step") << named.name;
+      kept += bytes;
+    }
+    EXPECT_GT(estimate, kept);
+    return kept;
+  };
+  EXPECT_EQ(saved(forces), 0u);
+  const std::uint64_t per_edge = saved(training) / static_cast<std::uint64_t>(size.n_edges);
+  EXPECT_GT(per_edge, 64u * sizeof(double));  // weights of each edge in two layers, and more
+  const std::uint64_t small = model->memory_estimate(size, training).workspace_bytes,
+                      large = model->memory_estimate({2 * size.n_edges, 2 * size.n_nodes}, training).workspace_bytes;
+  EXPECT_NEAR(static_cast<double>(large), 2 * static_cast<double>(small), 0.01 * static_cast<double>(large));
+  (void)model->explain(size, reference());
+  for (const NamedFastModule& named : fast_modules(*model)) {
+    EXPECT_EQ(named.module->saved_bytes(size, size.n_nodes, DType::float64, kPassesTraining), 0u) << named.name;
+  }
+}
+
 }  // namespace
 }  // namespace fastpath::test

@@ -572,6 +572,41 @@ TEST_F(TrainingSets, ComeBackFromACheckpointToTheLastBit) {
   EXPECT_EQ(content(file), content(copy));
 }
 
+TEST_F(TrainingSets, ACheckpointWithAnyByteChangedIsRefused) {
+  const TrainingConfig config = config_of();
+  const fs::path file = folder_ / "checkpoint.safetensors";
+  write_checkpoint(file, some_state(config), {config.text(), "a", "b"});
+  std::string content;
+  {
+    std::ifstream in(file, std::ios::binary);
+    content.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const std::size_t data = content.size() - 9 * sizeof(double);  // of weights, averages and more, behind the header
+  for (std::size_t at = data; at < content.size(); ++at) {
+    std::string changed = content;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    std::ofstream(file, std::ios::binary) << changed;
+    State state(3, config);
+    expect_names(message_of(ErrorCode::bad_file,
+                            [&] {
+                              read_checkpoint(file, {config.text(), "a", "b"}, state);
+                            }),
+                 {"checkpoint.safetensors", "was damaged"});
+  }
+  const std::size_t waited = content.find("\\\"waited\\\":");
+  ASSERT_NE(waited, std::string::npos);
+  std::string changed = content;
+  char& digit = changed[waited + std::string("\\\"waited\\\":").size()];
+  digit = digit == '1' ? '2' : '1';
+  std::ofstream(file, std::ios::binary) << changed;
+  State state(3, config);
+  expect_names(message_of(ErrorCode::bad_file,
+                          [&] {
+                            read_checkpoint(file, {config.text(), "a", "b"}, state);
+                          }),
+               {"was damaged"});
+}
+
 TEST_F(TrainingSets, OfACheckpointAreThoseOfItsRun) {
   const TrainingConfig config = config_of();
   const fs::path file = folder_ / "checkpoint.safetensors";

@@ -74,6 +74,8 @@ class FASTPATH_EXPORT FastPathModule : public Module {
   /// reads them, so the caller hands both the same buffer, on placement(). 0 for the reference, and for kernels that
   /// keep nothing.
   std::uint64_t saved_bytes(const OpCall& call) const;
+  /// The most that they are in any of these passes. @param n_rows  Rows of the op's first input.
+  std::uint64_t saved_bytes(ProblemSize size, std::int64_t n_rows, DType dtype, Passes passes) const;
   /// Evaluates by the reference, whatever is chosen. Tensors on the CPU.
   void run_reference(const OpCall& call);
   /// The same with other parameters than the module's own, in the order and the shapes of op_parameters(). Constants

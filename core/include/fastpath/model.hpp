@@ -211,7 +211,7 @@ class FASTPATH_EXPORT Model : public Module {
   /// The selection an evaluation of this size would make; also written into the modules.
   Selection explain(ProblemSize size, const EvaluateOptions& options = {});
   /// Memory of an evaluation, with the kernels that explain() would choose: fused ones need no arrays over edges.
-  /// Without what kernels take for themselves. @throws as explain().
+  /// What these kernels keep from forward to backward is in it, what they work with is not. @throws as explain().
   MemoryEstimate memory_estimate(const Structure& structure, const EvaluateOptions& options = {}) const;
   MemoryEstimate memory_estimate(ProblemSize size, const EvaluateOptions& options = {}) const;
 

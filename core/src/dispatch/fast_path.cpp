@@ -200,6 +200,24 @@ std::uint64_t FastPathModule::saved_bytes(const OpCall& call) const {
   return state_->bind_active(*this, call_dtype(call)).ok() ? state_->active->kernel->saved_bytes(call) : 0;
 }
 
+std::uint64_t FastPathModule::saved_bytes(ProblemSize size, std::int64_t n_rows, DType dtype, Passes passes) const {
+  if (state_->active == nullptr || !state_->bind_active(*this, dtype).ok()) return 0;
+  OpGraph graph;
+  graph.n_edges = size.n_edges;
+  graph.n_nodes = graph.n_receivers = size.n_nodes;
+  const Tensor first = Tensor::wrap(nullptr, {n_rows}, {}, dtype, Device::cpu(), nullptr);
+  OpCall call;
+  call.graph = &graph;
+  call.inputs = {&first, 1};
+  std::uint64_t most = 0;
+  for (const Pass pass : {Pass::forward, Pass::backward, Pass::forward_tangent, Pass::backward_tangent}) {
+    if (!passes.contains(pass)) continue;
+    call.pass = pass;
+    most = std::max(most, state_->active->kernel->saved_bytes(call));
+  }
+  return most;
+}
+
 void FastPathModule::run_reference(const OpCall& call) {
   check_devices(call, Device::cpu(), op().id);
   reference(call, op_parameters(call_dtype(call)));

@@ -179,6 +179,22 @@ std::string readme(const Model& model, const std::string& name) {
 
 }  // namespace
 
+namespace {
+
+bool is_dead_link(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_symlink(fs::symlink_status(path, ignored)) && !fs::exists(path, ignored);
+}
+
+[[noreturn]] void refuse_dead_link(const fs::path& path) {
+  std::error_code ignored;
+  throw Error(ErrorCode::bad_file,
+              fmt::format("model '{}': {} is a link to {}, which is not there", path.filename().string(), path.string(),
+                          fs::read_symlink(path, ignored).string()));
+}
+
+}  // namespace
+
 std::string_view to_string(HubModel::State state) noexcept {
   switch (state) {
     case HubModel::State::whole:
@@ -222,13 +238,16 @@ std::vector<HubModel> hub_models(bool checksums) {
       const std::string name = entry->path().filename().string();
       const bool hidden = name.starts_with('.') && !is_leftover(name);
       std::error_code ignored;
-      if (!hidden && fs::is_directory(entry->path(), ignored)) folders.push_back(entry->path());
+      if (!hidden && (fs::is_directory(entry->path(), ignored) || is_dead_link(entry->path()))) {
+        folders.push_back(entry->path());
+      }
     }
     if (error) throw Error(ErrorCode::io, fmt::format("{}: cannot be read: {}", hub.string(), error.message()));
     std::sort(folders.begin(), folders.end());
     for (const fs::path& folder : folders) {
       HubModel model;
       try {
+        if (is_dead_link(folder)) refuse_dead_link(folder);
         model = examine(folder, checksums);
       } catch (const Error& problem) {  // one that cannot be read hides no other
         model.name = folder.filename().string();
@@ -248,6 +267,7 @@ HubModel find_hub_model(const std::string& name, bool checksums) {
   const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
   for (const fs::path& hub : hubs) {
     if (plain && io::type_of(hub / name) == fs::file_type::directory) return examine(hub / name, checksums);
+    if (plain && is_dead_link(hub / name)) refuse_dead_link(hub / name);
   }
   throw Error(ErrorCode::not_found,
               fmt::format("model '{}': {}", name,
@@ -314,7 +334,21 @@ HubModel add_to_hub(const fs::path& folder, const std::string& name, const fs::p
 }
 
 HubModel remove_from_hub(const std::string& name) {
-  HubModel model = find_hub_model(name, false);
+  HubModel model;
+  try {
+    model = find_hub_model(name, false);
+  } catch (const Error& error) {
+    // A link that leads nowhere can be removed, too.
+    const std::vector<fs::path> hubs = hub_directories();
+    const auto found = std::find_if(hubs.begin(), hubs.end(), [&](const fs::path& hub) {
+      return name.find('/') == std::string::npos && is_dead_link(hub / name);
+    });
+    if (found == hubs.end()) throw;
+    model.name = name;
+    model.directory = *found / name;
+    model.state = HubModel::State::broken;
+    model.problem = error.what();
+  }
   const fs::path& directory = model.directory;
   try {
     if (fs::is_symlink(fs::symlink_status(directory))) {

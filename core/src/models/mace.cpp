@@ -148,7 +148,8 @@ MemoryEstimate MaceModel::estimate(ProblemSize size, const EvaluateOptions& opti
   // Building the program of a model changes nothing that can be observed.
   const Runner* made = &const_cast<MaceModel*>(this)->runner(static_cast<bool>(options.exchange));
   result.workspace_bytes = made->program.bytes(size.n_edges, size.n_nodes, options.dtype, goes_back(options)) *
-                           (carries_tangents(options) ? 2u : 1u);
+                               (carries_tangents(options) ? 2u : 1u) +
+                           made->program.saved_bytes(size, options.dtype, passes_of(options));
   result.parameter_bytes = static_cast<std::uint64_t>(parameter_count()) * size_of(options.dtype);
   return result;
 }

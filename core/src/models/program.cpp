@@ -72,4 +72,15 @@ std::uint64_t Program::bytes(std::int64_t n_edges, std::int64_t n_nodes, DType d
   return total;
 }
 
+std::uint64_t Program::saved_bytes(ProblemSize size, DType dtype, Passes passes) const {
+  std::uint64_t total = 0;
+  for (const Step& step : steps_) {
+    if (step.op == nullptr || !is_done(step) || step.inputs.empty()) continue;
+    const SlotId first = step.inputs.front();
+    const bool of_edges = first != kAbsent && slots_[static_cast<std::size_t>(first)].rows == Rows::edges;
+    total += step.op->saved_bytes(size, of_edges ? size.n_edges : size.n_nodes, dtype, passes);
+  }
+  return total;
+}
+
 }  // namespace fastpath::models

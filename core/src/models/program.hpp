@@ -91,6 +91,8 @@ class Program {
 
   /// Bytes of all slots of an evaluation with the kernels that are active now, gradients included if asked for.
   std::uint64_t bytes(std::int64_t n_edges, std::int64_t n_nodes, DType dtype, bool backward) const;
+  /// Bytes that these kernels keep from forward to backward.
+  std::uint64_t saved_bytes(ProblemSize size, DType dtype, Passes passes) const;
 
  private:
   std::vector<Slot> slots_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "device.hpp"
@@ -64,8 +65,13 @@ class PluginKernel final : public Kernel {
   std::uint64_t bound_version_ = 0;
   TensorList parameters_;
 
-  fp_sizes sizes_{};  // that workspace_ belongs to; struct_size 0 while there is none
-  fp_workspace workspace_{};
+  /// What the plugin wants for a call of these sizes; struct_size 0 while that is not known.
+  struct Need {
+    fp_sizes sizes{};
+    fp_workspace workspace{};
+  };
+  std::array<Need, 4> needs_{};       // of the last sizes of each pass: an evaluation goes through all of them
+  const Need* need_ = needs_.data();  // of the last call
   fp_run_args args_{};
   fp_graph graph_{};
   std::array<fp_tensor, 8> graph_tensors_{};
@@ -100,7 +106,7 @@ CallStatus PluginKernel::bind(std::span<const Tensor> parameters, std::uint64_t 
   // The kernel may look at the old ones until the call returns, so they go only then.
   std::vector<Tensor> next(parameters.begin(), parameters.end());
   bound_version_ = 0;
-  sizes_ = {};  // for other parameters a kernel may want other memory
+  needs_ = {};  // for other parameters a kernel may want other memory
   fp_bind_args args{};
   args.struct_size = FP_SIZE_BIND_ARGS;
   args.version = version;
@@ -135,24 +141,26 @@ CallStatus PluginKernel::need_workspace(const OpCall& call) {
   } else {
     sizes.n_edges = sizes.n_rows;  // an op over edges that needs no graph: its first input has a row per edge
   }
-  if (sizes_.struct_size != 0 && sizes.pass == sizes_.pass && sizes.n_edges == sizes_.n_edges &&
-      sizes.n_nodes == sizes_.n_nodes && sizes.n_receivers == sizes_.n_receivers && sizes.n_rows == sizes_.n_rows) {
+  Need& need = needs_[static_cast<std::size_t>(std::countr_zero(sizes.pass)) % needs_.size()];
+  need_ = &need;
+  const fp_sizes& known = need.sizes;
+  if (known.struct_size != 0 && sizes.pass == known.pass && sizes.n_edges == known.n_edges &&
+      sizes.n_nodes == known.n_nodes && sizes.n_receivers == known.n_receivers && sizes.n_rows == known.n_rows) {
     return {};
   }
-  sizes_ = {};
+  need = {};
   fp_workspace workspace{};
   workspace.struct_size = FP_SIZE_WORKSPACE;
   CallStatus status = device_->call(
       sink_, [&] { return device_->tables().kernels.workspace(kernel_, &sizes, &workspace, sink_.get()); });
   if (status.ok()) {
-    sizes_ = sizes;
-    workspace_ = workspace;
+    need = {sizes, workspace};
   }
   return status;
 }
 
 std::uint64_t PluginKernel::saved_bytes(const OpCall& call) {
-  return need_workspace(call).ok() ? workspace_.saved_bytes : 0;
+  return need_workspace(call).ok() ? need_->workspace.saved_bytes : 0;
 }
 
 CallStatus PluginKernel::check_devices(const OpCall& call) const {
@@ -237,23 +245,23 @@ CallStatus PluginKernel::run(const OpCall& call) {
     if (CallStatus status = need_stream(); !status.ok()) return status;
   }
   if (CallStatus status = need_workspace(call); !status.ok()) return status;
-  if (queue != nullptr && workspace_.scratch_bytes > scratch_.capacity()) {
+  if (queue != nullptr && need_->workspace.scratch_bytes > scratch_.capacity()) {
     try {
       queue->synchronize();  // an earlier call may still use what is about to be released
     } catch (const Error& error) {
       return {error.code() == ErrorCode::device_lost ? FP_E_DEVICE_LOST : FP_E_INTERNAL, error.what()};
     }
   }
-  if (CallStatus status = scratch_.reserve(workspace_.scratch_bytes, sink_); !status.ok()) return status;
+  if (CallStatus status = scratch_.reserve(need_->workspace.scratch_bytes, sink_); !status.ok()) return status;
 
   args_ = {};
   args_.struct_size = FP_SIZE_RUN_ARGS;
   args_.pass = static_cast<std::uint32_t>(call.pass);
   args_.graph = call.graph == nullptr ? nullptr : fill_graph(*call.graph);
-  args_.sizes = &sizes_;
+  args_.sizes = &need_->sizes;
   fill_lists(call);
   args_.scratch = scratch_.memory();
-  args_.scratch_bytes = workspace_.scratch_bytes;
+  args_.scratch_bytes = need_->workspace.scratch_bytes;
   if (call.saved.defined()) {
     if (device_->owns_memory() && call.saved.byte_offset() != 0) {
       return {FP_E_INVALID_ARGUMENT, "the saved buffer does not start at its allocation"};

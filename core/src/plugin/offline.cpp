@@ -127,8 +127,8 @@ void OfflineCompiler::compile(const OpSpec& op, const std::string& arch, DType d
     result.reasons = {{ReasonCode::create_failed, text}};
     return;
   }
-  throw Error(error_code(status.status, ErrorCode::kernel_failed),
-              fmt::format("{}: {} for {}: {}", tables_.id, op.id, arch, text));
+  const ErrorCode otherwise = status.status == FP_E_UNAVAILABLE ? ErrorCode::unavailable : ErrorCode::kernel_failed;
+  throw Error(error_code(status.status, otherwise), fmt::format("{}: {} for {}: {}", tables_.id, op.id, arch, text));
 }
 
 }  // namespace fastpath::plugin

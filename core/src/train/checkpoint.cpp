@@ -10,6 +10,7 @@
 #include "fastpath/error.hpp"
 #include "fastpath/safetensors.hpp"
 #include "io/json_reader.hpp"
+#include "plugin/sha256.hpp"
 
 namespace fastpath::training {
 namespace {
@@ -69,6 +70,7 @@ Json scalars_of(const State& state) {
           {"typical_loss", state.typical_loss},
           {"waited", state.waited},
           {"stopped_early", state.stopped_early},
+          {"stopped_of", state.stopped_of},
           {"start", state.start ? json_of(*state.start) : Json(nullptr)},
           {"history", std::move(history)}};
 }
@@ -87,6 +89,7 @@ void set_scalars(const Json& json, State& state) {
   state.typical_loss = json.at("typical_loss").get<double>();
   state.waited = json.at("waited").get<std::int64_t>();
   state.stopped_early = json.at("stopped_early").get<bool>();
+  state.stopped_of = json.value("stopped_of", std::int64_t{0});
   state.start.reset();
   if (const auto start = json.find("start"); start != json.end() && !start->is_null()) state.start = epoch_of(*start);
   state.history.clear();
@@ -150,12 +153,29 @@ std::vector<std::string> differences(const std::string& there, const std::string
   return result;
 }
 
+namespace {
+
+/// Of everything that a run goes on from: a disk that lost a bit must not change a model unseen.
+std::string sum_of(const State& state, const std::string& scalars) {
+  plugin::Sha256 sum;
+  const auto add = [&](const void* data, std::size_t bytes) { sum.add({static_cast<const std::byte*>(data), bytes}); };
+  for_each_vector(state, [&](const char*, const std::vector<double>& values) {
+    add(values.data(), values.size() * sizeof(double));
+  });
+  add(state.order.data(), state.order.size() * sizeof(std::int64_t));
+  add(scalars.data(), scalars.size());
+  return sum.finish();
+}
+
+}  // namespace
+
 void write_checkpoint(const std::filesystem::path& file, const State& state, const RunIdentity& identity) {
   StateDict tensors;
   for_each_vector(state, [&](const char* name, const std::vector<double>& values) {
     tensors.add(name, Tensor::from<double>({static_cast<std::int64_t>(values.size())}, values));
   });
   tensors.add("order", Tensor::from<std::int64_t>({static_cast<std::int64_t>(state.order.size())}, state.order));
+  const std::string scalars = scalars_of(state).dump();
   write_safetensors(file, tensors,
                     {{"format", kFormat},
                      {"version", kVersion},
@@ -164,7 +184,8 @@ void write_checkpoint(const std::filesystem::path& file, const State& state, con
                      {"validation_hash", identity.validation_hash},
                      {"start_hash", identity.start_hash},
                      {"copy_hash", identity.copy_hash},
-                     {"state", scalars_of(state).dump()}});
+                     {"state", scalars},
+                     {"sum", sum_of(state, scalars)}});
 }
 
 std::string read_checkpoint(const std::filesystem::path& file, const RunIdentity& identity, State& state) {
@@ -183,7 +204,7 @@ std::string read_checkpoint(const std::filesystem::path& file, const RunIdentity
   if (const std::string version = entry("version"); version != kVersion) {
     fail(fmt::format("is a checkpoint of version {}, this program reads {}", version, kVersion));
   }
-  // Checkpoints from before there were starting models lack some.
+  // Earlier checkpoints lack some.
   const auto optional_entry = [&](const char* key) {
     return content.metadata.contains(key) ? content.metadata.at(key) : std::string();
   };
@@ -214,6 +235,9 @@ std::string read_checkpoint(const std::filesystem::path& file, const RunIdentity
     });
     const auto order = content.tensors.at("order").span<std::int64_t>();
     state.order.assign(order.begin(), order.end());
+    if (const std::string sum = optional_entry("sum"); !sum.empty() && sum != sum_of(state, entry("state"))) {
+      fail("was damaged: its checksum is another one");
+    }
     set_scalars(Json::parse(entry("state")), state);
   } catch (const Json::exception& error) {
     fail(fmt::format("its state cannot be read: {}", error.what()));

@@ -29,6 +29,7 @@ struct State {
   double typical_loss = 0;  ///< What an exploding one is compared with: the first batch's, then the first epoch's.
   std::int64_t waited = 0;  ///< Epochs since the best one.
   bool stopped_early = false;
+  std::int64_t stopped_of = 0;         ///< Epochs that were asked for when it did: where there are more, it goes on.
   std::optional<TrainingEpoch> start;  ///< Of a starting model, before any step.
   std::vector<TrainingEpoch> history;
 

@@ -262,6 +262,8 @@ std::vector<Frame> read_frames(const std::string& text, const std::filesystem::p
       const auto stress = label(name, config.stress_key, structure.find_info(config.stress_key), {9, 6});
       if (stress) frame.stress = stress_of(name, config.stress_key, *stress);
     }
+    frame.stress_unused = config.stress_weight > 0 && frame.weights.stress > 0 && !frame.graph.volume() &&
+                          structure.find_info(config.stress_key) != nullptr;
     frames.push_back(std::move(frame));
   }
   require_label(frames, file, config, "energy", config.energy_key, config.energy_weight,
@@ -298,7 +300,15 @@ DataSet read_data(const TrainingConfig& config, double r_max, const std::vector<
   const auto read = [&](const std::filesystem::path& file, std::string& hash) {
     const std::string text = io::read_text(file);
     hash = plugin::sha256_of(std::as_bytes(std::span<const char>(text.data(), text.size())));
-    return read_frames(text, file, config, r_max);
+    std::vector<Frame> frames = read_frames(text, file, config, r_max);
+    const auto unused = [](const Frame& frame) { return frame.stress_unused; };
+    if (const auto first = std::find_if(frames.begin(), frames.end(), unused); first != frames.end() && warn) {
+      warn(
+          fmt::format("{}: {} of {} frames have '{}' but are not periodic in all three directions, where it means "
+                      "nothing: it is not used there",
+                      first->name, std::count_if(first, frames.end(), unused), frames.size(), config.stress_key));
+    }
+    return frames;
   };
   data.training = read(config.training, data.training_hash);
   if (config.check_units) check_units(data.training, config.training);

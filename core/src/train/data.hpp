@@ -29,6 +29,7 @@ struct Frame {
   std::array<std::array<double, 3>, 3> cell{};  ///< To tell duplicates.
   std::array<bool, 3> pbc{};
   LabelWeights weights;
+  bool stress_unused = false;  ///< It has a label of it, but is not periodic in all directions.
 
   std::int64_t size() const { return graph.n_nodes(); }
 };

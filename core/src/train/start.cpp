@@ -92,9 +92,25 @@ std::shared_ptr<Model> starting_model(const TrainingConfig& config) {
   }
 }
 
+void require_apart(const TrainingConfig& config) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path from = fs::weakly_canonical(config.start_from, error),
+                 output = fs::weakly_canonical(config.output, error);
+  for (const char* own : {"model", "start"}) {
+    const fs::path replaced = output / own;
+    const auto end = std::mismatch(replaced.begin(), replaced.end(), from.begin(), from.end()).first;
+    if (end != replaced.end()) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("model '{}': lies in {}, which the run replaces; choose another output",
+                            config.start_from.string(), (config.output / own).string()));
+  }
+}
+
 void adjust_constants(Model& model, const std::vector<Frame>& frames, const TrainingConfig& config,
                       const EvaluateOptions& options) {
   const std::vector<std::int32_t>& elements = model.atomic_numbers();
+  check_reference_energies(config, elements);
   // What the model gives, of frames with an energy.
   std::vector<double> own(frames.size(), 0);
   if (config.refit_reference_energies || config.refit_shift) {

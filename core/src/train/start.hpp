@@ -17,6 +17,8 @@ std::shared_ptr<Model> with_one_head(const Model& model, const std::string& head
 /// What a configuration starts from, with its own constants still.
 /// @throws as Model::load(); Error(invalid_argument) where it has several heads and the configuration names none.
 std::shared_ptr<Model> starting_model(const TrainingConfig& config);
+/// @throws Error(invalid_argument) if it lies in a folder that the run replaces.
+void require_apart(const TrainingConfig& config);
 
 /// Changes the reference energies and the shift of a model of one head as the configuration asks for. Both fits are to
 /// what the model's own energies leave of the labels, so that elements and combinations of them of which the frames

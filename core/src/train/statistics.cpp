@@ -1,6 +1,7 @@
 #include "train/statistics.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,9 +109,22 @@ double mean_energy(const std::vector<Frame>& frames, const std::vector<std::int3
   return count > 0 ? sum / static_cast<double>(count) : 0;
 }
 
+void check_reference_energies(const TrainingConfig& config, const std::vector<std::int32_t>& elements) {
+  if (!config.reference_energies) return;
+  for (const auto& [number, energy] : *config.reference_energies) {
+    if (std::find(elements.begin(), elements.end(), number) != elements.end()) continue;
+    std::vector<std::string> symbols;
+    for (const std::int32_t element : elements) symbols.push_back(chemical_symbol(element));
+    throw Error(ErrorCode::bad_file,
+                fmt::format("key 'reference_energies' has an energy of {}, which is no element of the model; it has {}",
+                            chemical_symbol(number), fmt::join(symbols, ", ")));
+  }
+}
+
 Statistics statistics_of(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
                          const TrainingConfig& config) {
   Statistics result;
+  check_reference_energies(config, elements);
   if (config.reference_energies) {
     for (const std::int32_t number : elements) {
       const auto found = config.reference_energies->find(number);

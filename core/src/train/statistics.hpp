@@ -29,8 +29,12 @@ struct Statistics {
   double shift = 0;                        ///< Mean energy per atom beside the reference energies, eV.
   double avg_num_neighbors = 1;            ///< Mean number of edges over atoms that have one.
 };
-/// @throws Error(bad_file) if no atom of the set has a neighbour, or a reference energy that the configuration gives is
-///   missing for an element.
+/// @throws Error(bad_file) naming an element of which the configuration gives a reference energy and that is none of
+/// these.
+void check_reference_energies(const TrainingConfig& config, const std::vector<std::int32_t>& elements);
+/// @throws Error(bad_file) if no atom of the set has a neighbour, or the reference energies that the configuration
+/// gives
+///   are not those of the elements.
 Statistics statistics_of(const std::vector<Frame>& frames, const std::vector<std::int32_t>& elements,
                          const TrainingConfig& config);
 

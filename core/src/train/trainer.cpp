@@ -170,6 +170,10 @@ class Trainer {
         const std::string start_hash = read_checkpoint(folder_.checkpoint(), identity_, state_);
         if (identity_.start_hash.empty()) identity_.start_hash = start_hash;
         check_state();
+        if (state_.stopped_early && config_.epochs > state_.stopped_of) {
+          state_.stopped_early = false;
+          state_.waited = 0;
+        }
         if (starts()) load_start();
       } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{}; choose another output, or begin anew (--restart)", error.what()));
@@ -366,6 +370,7 @@ class Trainer {
     state_.optimizer.learning_rate =
         state_.schedule.after(state_.optimizer.learning_rate, epoch.validation_loss, config_);
     state_.stopped_early = config_.early_stopping > 0 && state_.waited >= config_.early_stopping;
+    if (state_.stopped_early) state_.stopped_of = config_.epochs;
     epoch.seconds = seconds_before + seconds_since(start);
     state_.history.push_back(epoch);
     state_.order.clear();
@@ -437,6 +442,7 @@ TrainingResult train(const TrainingConfig& config, const TrainingOptions& option
     const std::filesystem::path copy = config.output / "start";
     copied = continues && io::type_of(copy) == std::filesystem::file_type::directory;
     model = copied ? Model::load(copy) : starting_model(config);
+    if (!copied) require_apart(config);
     elements = model->atomic_numbers();
     r_max = model->r_max();
   } else {
