@@ -10,6 +10,7 @@
 #include "decisions.hpp"
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
+#include "fastpath/hub.hpp"
 #include "fastpath/lock.hpp"
 #include "fastpath/safetensors.hpp"
 #include "held_signals.hpp"
@@ -59,6 +60,22 @@ auto of_frame(const Frame& frame, const Function& function) {
   }
 }
 
+/// Every file that is read besides structures: those of the model's folder, a policy, a lock.
+std::vector<std::filesystem::path> settings_of(const CommandLine& line) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> result;
+  fs::path folder = line.text("model");
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) folder = find_hub_model(folder.string(), false).directory;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    result.push_back(entry->path());
+  }
+  for (const char* option : {"policy", "replay"}) {
+    if (line.given(option)) result.emplace_back(line.text(option));
+  }
+  return result;
+}
+
 void evaluate(std::vector<Frame>& frames, ModelSetup& setup) {
   Progress progress("evaluating", frames.size());
   if (frames.size() == 1) {
@@ -85,7 +102,10 @@ void evaluate(std::vector<Frame>& frames, ModelSetup& setup) {
 StateDict hessian_of(const Frame& frame, ModelSetup& setup) {
   const Structure& structure = frame.structure;
   StateDict result;
-  result.add("hessian", of_frame(frame, [&] { return setup.model->hessian(structure, setup.options); }));
+  EvaluateOptions options = setup.options;
+  Progress progress("second derivatives", 3 * static_cast<std::size_t>(structure.size()));
+  options.on_direction = [&](std::int64_t, std::int64_t) { progress.step(); };
+  result.add("hessian", of_frame(frame, [&] { return setup.model->hessian(structure, options); }));
   result.add("atomic_numbers", Tensor::from<std::int32_t>({structure.size()}, structure.atomic_numbers));
   std::vector<double> positions, cell;
   for (const Vec3& row : structure.positions) positions.insert(positions.end(), row.begin(), row.end());
@@ -104,6 +124,7 @@ double largest_force(const Tensor& forces) {
   return result;
 }
 
+/// Without its decisions, which take most of the memory.
 Json json_of(const Frame& frame) {
   const EvaluationResult& result = frame.result;
   const auto what = [&frame](const char* name) { return fmt::format("{}: {}", frame.name(), name); };
@@ -116,8 +137,6 @@ Json json_of(const Frame& frame) {
       stress.push_back(std::move(values));
     }
   }
-  Json decisions = Json::array();
-  for (const Decision& decision : result.selection.decisions) decisions.push_back(cli::json_of(decision));
   return {{"file", frame.file},
           {"index", frame.index},
           {"energy", cli::json_of(result.energy, what("the energy"))},
@@ -131,8 +150,7 @@ Json json_of(const Frame& frame) {
           {"seconds_graph", result.seconds_graph},
           {"seconds_first_use", result.seconds_first_use},
           {"copied_bytes", result.copied_bytes},
-          {"synchronizations", result.synchronizations},
-          {"decisions", std::move(decisions)}};
+          {"synchronizations", result.synchronizations}};
 }
 
 /// The structure as it was read, with this evaluation's results in place of any that it brought along.
@@ -256,6 +274,12 @@ int run_eval(const Arguments& arguments) {
   }
 
   ModelSetup setup = load_model(line);
+  std::vector<std::filesystem::path> inputs = settings_of(line);
+  // The output has all of the structures, and may take their place.
+  if (line.given("output")) check_apart(output, "--output", inputs, line);
+  inputs.insert(inputs.end(), files.begin(), files.end());
+  if (line.given("hessian")) check_apart(hessian, "--hessian", inputs, line);
+  if (line.given("lock")) check_apart(lock_file, "--lock", inputs, line);
   setup.options.forces = !line.get<bool>("no-forces");
   setup.options.stress = setup.options.forces;
   std::vector<Frame> frames = read_frames(files);
@@ -271,13 +295,22 @@ int run_eval(const Arguments& arguments) {
     for (const Frame& frame : frames) lock.add(frame.result.selection);
   }
 
-  // All of the text is made before anything is written, so that a number that cannot be written stops both.
+  // A number that cannot be written stops both, before anything is.
+  const bool as_json = line.get<bool>("json");
   Json json = {{"model", line.text("model")},
                {"device", to_string(setup.options.device)},
                {"dtype", std::string(to_string(setup.options.dtype))},
                {"use_fast", std::string(to_string(setup.use_fast))},
                {"frames", Json::array()}};
-  for (const Frame& frame : frames) json["frames"].push_back(json_of(frame));
+  for (const Frame& frame : frames) {
+    Json result = json_of(frame);
+    if (!as_json) continue;
+    result["decisions"] = Json::array();
+    for (const Decision& decision : frame.result.selection.decisions) {
+      result["decisions"].push_back(cli::json_of(decision));
+    }
+    json["frames"].push_back(std::move(result));
+  }
   if (line.given("output")) {
     const HeldSignals held;
     write_results(frames, output);
@@ -290,7 +323,7 @@ int run_eval(const Arguments& arguments) {
     const HeldSignals held;
     lock.save(lock_file);
   }
-  if (line.get<bool>("json")) {
+  if (as_json) {
     print_json(json, Layout::compact);
   } else {
     print_table(frames);

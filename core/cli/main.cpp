@@ -23,9 +23,10 @@ constexpr std::array kCommands{
     Command{"train", "fit a model to energies, forces and stresses", run_train},
     Command{"verify", "whether a plugin keeps its contract, or a model its physics", run_verify},
     Command{"tune", "when kernels are faster than the reference on this machine", run_tune},
+    Command{"bench", "how fast models, ops and kernels are here, and what an upgrade made slower", run_bench},
     Command{"compile", "make a model's kernels for devices that need not be here", run_compile},
     Command{"export", "write a model in a form that other programs load", run_export},
-    Command{"hub", "make model folders", run_hub},
+    Command{"hub", "models by name: make, add, list, verify and remove them", run_hub},
 };
 
 constexpr std::string_view kIntroduction =

@@ -33,4 +33,14 @@ void check_output(const std::filesystem::path& output, const std::string& option
   }
 }
 
+void check_apart(const std::filesystem::path& output, const std::string& option,
+                 const std::vector<std::filesystem::path>& inputs, const CommandLine& line) {
+  for (const std::filesystem::path& input : inputs) {
+    std::error_code error;
+    if (std::filesystem::equivalent(output, input, error)) {
+      line.fail(fmt::format("{}: {} is read by this command; name another file", option, output.string()));
+    }
+  }
+}
+
 }  // namespace fastpath::cli

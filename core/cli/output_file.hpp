@@ -13,4 +13,9 @@ namespace fastpath::cli {
 /// be written to.
 void check_output(const std::filesystem::path& output, const std::string& option, const CommandLine& line);
 
+/// Refuses a file that is read by the same command, by whatever name: what it holds would be lost.
+/// @throws Error(invalid_argument) naming the file.
+void check_apart(const std::filesystem::path& output, const std::string& option,
+                 const std::vector<std::filesystem::path>& inputs, const CommandLine& line);
+
 }  // namespace fastpath::cli

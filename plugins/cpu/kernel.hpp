@@ -130,6 +130,7 @@ struct Op {
   std::uint32_t passes = kAllPasses;  ///< FP_PASS_* bits that its kernel computes.
   /// KernelAnswer::prior_edges in float32 and in float64, in passes without tangents.
   std::int64_t prior_float32 = -1, prior_float64 = -1;
+  std::int64_t prior_tangents = -1;  ///< The same in passes with tangents.
 };
 
 /// An op that was measured: from how many edges on its kernel is faster than the reference.
@@ -139,6 +140,12 @@ inline Op faster_from(std::int64_t float32, std::int64_t float64, Op op) {
   return op;
 }
 inline Op faster_from(std::int64_t edges, Op op) { return faster_from(edges, edges, op); }
+
+/// The same for passes with tangents.
+inline Op with_tangents_from(std::int64_t edges, Op op) {
+  op.prior_tangents = edges;
+  return op;
+}
 
 /// The kernel K<float> or K<double> of a configuration of class Config.
 template <template <class> class K, class Config>

@@ -44,10 +44,9 @@ void CpuPlugin::query(const sdk::KernelQuery& query, sdk::KernelAnswer& answer) 
   for (const Op& op : ops_) {
     if (op.id != query.op) continue;
     check_passes(query.passes, op.passes, answer);
-    // Passes with tangents were not measured.
-    if ((query.passes & ~kPlainPasses) == 0) {
-      answer.prior_edges = query.dtype == sdk::kFloat32 ? op.prior_float32 : op.prior_float64;
-    }
+    answer.prior_edges = (query.passes & ~kPlainPasses) != 0 ? op.prior_tangents
+                         : query.dtype == sdk::kFloat32      ? op.prior_float32
+                                                             : op.prior_float64;
     if (op.version == query.op_version) return op.check(query.config, answer);
     return answer.blocked(sdk::Reason::op_version, "version " + std::to_string(query.op_version) + " of " + query.op +
                                                        ", only " + std::to_string(op.version));

@@ -1,6 +1,7 @@
 import json
 import resource
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -254,6 +255,17 @@ H -0.24 0.93 0.0
         frames = self.evaluate("--use-fast", "false", source, "--output", source)["frames"]
         self.assertIn(repr(frames[0]["energy"]), source.read_text())
         self.assertEqual([p.name for p in self.folder.iterdir() if p.is_file()], ["in.xyz"])
+
+    def testDoesNotReplaceWhatElseIsRead(self):
+        model = self.folder / "model"
+        shutil.copytree(support.MODEL, model)
+        water = self.file("water.xyz", (support.STRUCTURES / "water.xyz").read_text())
+        before = {path: path.read_bytes() for path in [water, *model.iterdir()]}
+        command = ("eval", "--model", model, "--use-fast", "false", water)
+        for option, file in (("--output", model / "config.json"), ("--lock", model / "model.safetensors"),
+                             ("--hessian", water), ("--lock", self.folder / "." / "water.xyz")):
+            self.fail_with("invalid_argument", *command, option, file, naming=[option, file, "is read by this command"])
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
 
     def testIsNotTouchedIfOneFrameFails(self):
         bad = self.SOURCE + "1\nProperties=species:S:1:pos:R:3\nXe 0 0 0\n"

@@ -206,6 +206,38 @@ class Train(support.ProgramTest):
         self.fail_with("numerics", "train", config, "--json",
                        naming=["epoch ", "batch ", "(train.xyz, frame ", "the loss is "])
 
+    def testALossThatBeganAtNothingIsNoExplosion(self):
+        """A model whose own results are the labels has nothing but rounding to compare later batches with."""
+        model = self.starting_model()
+        for name in ("train.xyz", "validation.xyz"):
+            self.succeed("eval", "--model", model, "--use-fast", "false", "--output", "own." + name, self.folder / name)
+        result = self.succeed("train", self.config(
+            model={"start_from": str(model)}, replace_model=True, batch_size=1, output="own", epochs=2, explosion=1.0001,
+            data={"training": "own.train.xyz", "validation": "own.validation.xyz"}), "--json").json
+        self.assertTrue(result["finished"])
+        self.assertLess(self.log("own")[0]["validation_loss"], 1e-20)
+
+    def testFramesOfSeveralHeadsAreNotMixed(self):
+        frames = [frame.replace(" energy=", " head=HEAD energy=") for frame in frames_of("train", 6)]
+
+        def with_head(*heads, first=0):
+            return "".join(f.replace("head=HEAD", head) for f, head in zip(frames[first:], heads))
+
+        self.file("train.xyz", with_head("head=pbe", "head=pbe", "head=scan"))
+        self.fail_with("bad_file", "train", self.config(),
+                       naming=["train.xyz, frame 1 has head=pbe", "train.xyz, frame 3 has head=scan", "one for each"])
+        self.file("train.xyz", with_head("", "head=pbe", "head=pbe"))
+        self.fail_with("bad_file", "train", self.config(), naming=["train.xyz, frame 1 has no head=", "frame 2"])
+        self.file("train.xyz", with_head("head=pbe", "head=pbe", "head=pbe"))
+        self.file("validation.xyz", with_head("head=pbe", "head=pbe", "head=pbe", first=3))
+        result = self.succeed("train", self.config(epochs=1))
+        self.assertIn("all frames have head=pbe; the new model has one head", result.err)
+        start = {"model": {"start_from": str(self.folder / "run" / "model")}, "replace_model": True, "output": "more"}
+        self.fail_with("bad_file", "train", self.config(**start), naming=["train.xyz, frame 1 has head=pbe", "'default'"])
+        self.file("train.xyz", with_head("head=default", "", "head=default"))
+        self.file("validation.xyz", with_head("", "", "", first=3))
+        self.succeed("train", self.config(epochs=1, **start))
+
     def testEarlyStoppingKeepsTheBestWeights(self):
         config = self.config(epochs=1000, early_stopping=2, optimizer={"learning_rate": 1.0}, explosion=0)
         result = self.succeed("train", config, "--json").json

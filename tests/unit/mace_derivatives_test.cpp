@@ -134,6 +134,25 @@ TEST(Hessian, IsSymmetricAndVanishesForTranslations) {
   }
 }
 
+TEST(Hessian, TellsOfEveryDirection) {
+  const auto model = mace_a();
+  const Structure molecule = mace_a_structure("molecule");
+  EvaluateOptions options = reference();
+  options.threads = 2;
+  std::vector<std::int64_t> told;
+  options.on_direction = [&](std::int64_t done, std::int64_t of) {
+    EXPECT_EQ(of, 3 * molecule.size());
+    told.push_back(done);
+  };
+  (void)model->hessian(molecule, options);
+  ASSERT_EQ(std::ssize(told), 3 * molecule.size());
+  for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], static_cast<std::int64_t>(i) + 1);
+  options.on_direction = [](std::int64_t done, std::int64_t) {
+    if (done == 2) throw Error(ErrorCode::invalid_argument, "no further");
+  };
+  EXPECT_THROW((void)model->hessian(molecule, options), Error);
+}
+
 TEST(Hessian, HasTheHeadOfTheFrame) {
   Json config = small_config();
   config["heads"] = {"first", "second"};

@@ -7,6 +7,7 @@
 #include "fastpath/conformance/cases.hpp"
 #include "fastpath/create_op.hpp"
 #include "fastpath/error.hpp"
+#include "fastpath/measurement.hpp"
 #include "fastpath/sdk/ops.hpp"
 #include "support/mace_models.hpp"
 #include "support/mace_variants.hpp"
@@ -239,6 +240,27 @@ TEST(MaceFusedModel, NeedsNoMemoryForWeightsOfEdges) {
   for (int time = 0; time < 2; ++time) {
     EXPECT_NO_THROW((void)model->evaluate(water, fused_limited));
     EXPECT_THROW((void)model->evaluate(water, reference_limited), Error);
+  }
+}
+
+TEST(MaceFusedModel, TrainsByKernelsUnderAutoFromTheSizeOnThatWasMeasured) {
+  ContextOptions nothing_measured;
+  nothing_measured.registry = {
+      .search_paths = {FASTPATH_PLUGIN_DIRECTORY}, .default_paths = false, .enable = {"cpu_simd"}};
+  nothing_measured.measurements = std::make_shared<MeasurementStore>();
+  Context context(std::move(nothing_measured));
+  const auto model = mace_a();
+  EvaluateOptions options;
+  options.use_fast = UseFast::automatic;
+  options.context = &context;
+  options.weights.energies = Tensor::zeros({1}, DType::float64);
+  for (const std::int64_t edges : {499, 500}) {
+    const Selection selection = model->explain({edges, 50}, options);
+    for (const Decision& decision : selection.decisions) {
+      if (decision.op != "message_step" && decision.op != "irreps_linear") continue;
+      EXPECT_EQ(decision.choice, edges < 500 ? "reference" : "cpu_simd") << decision.module << ", " << edges;
+      EXPECT_EQ(decision.reason.code, ReasonCode::prior);
+    }
   }
 }
 

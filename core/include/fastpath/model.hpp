@@ -52,6 +52,9 @@ struct EvaluateOptions {
   /// Also the gradient by every parameter of a weighted sum of the results, EvaluationResult::weighted_gradients. Not
   /// together with `direction`, nor under an exchange.
   GradientWeights weights;
+  /// Told of every direction of hessian() and hessian_products() that is done, of how many; one call at a time, from
+  /// any thread.
+  std::function<void(std::int64_t done, std::int64_t of)> on_direction = {};
   std::uint64_t memory_limit = 0;  ///< Bytes; 0: the memory of the machine. A run that cannot fit is refused early.
   /// Bytes up to which structures of one call are joined, see evaluate(structures); 0: kBatchMemory.
   std::uint64_t batch_memory = 0;

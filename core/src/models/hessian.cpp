@@ -70,6 +70,7 @@ void products(Model& model, const Graph& graph, std::int64_t n, const EvaluateOp
 
   std::atomic<std::int64_t> next{0};
   std::mutex mutex;
+  std::int64_t done = 0;
   std::int64_t failed = n;     // the first direction that failed, and
   std::exception_ptr failure;  // why
   const auto work = [&](Model& own) {
@@ -79,6 +80,10 @@ void products(Model& model, const Graph& graph, std::int64_t n, const EvaluateOp
       try {
         set(i, used.direction);
         put_row(result, i, own.evaluate(graph, used).forces_tangent);
+        if (options.on_direction) {
+          const std::lock_guard lock(mutex);
+          options.on_direction(++done, n);
+        }
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (i < failed) {

@@ -11,6 +11,7 @@
 #include "fastpath/error.hpp"
 #include "fastpath/extxyz.hpp"
 #include "io/file.hpp"
+#include "models/evaluate.hpp"
 #include "plugin/sha256.hpp"
 #include "train/random.hpp"
 #include "train/statistics.hpp"
@@ -262,6 +263,11 @@ std::vector<Frame> read_frames(const std::string& text, const std::filesystem::p
       const auto stress = label(name, config.stress_key, structure.find_info(config.stress_key), {9, 6});
       if (stress) frame.stress = stress_of(name, config.stress_key, *stress);
     }
+    try {
+      frame.head = models::head_of(structure, {});
+    } catch (const Error& error) {
+      refuse(fmt::format("{}: {}", name, error.what()));
+    }
     frame.stress_unused = config.stress_weight > 0 && frame.weights.stress > 0 && !frame.graph.volume() &&
                           structure.find_info(config.stress_key) != nullptr;
     frames.push_back(std::move(frame));
@@ -283,6 +289,28 @@ std::vector<Frame> read_frames(const std::string& text, const std::filesystem::p
                     file.string()));
   }
   return frames;
+}
+
+void check_heads(const DataSet& data, const std::string& head, const Warn& warn) {
+  const Frame* first = nullptr;
+  for (const std::vector<Frame>* frames : {&data.training, &data.validation}) {
+    for (const Frame& frame : *frames) {
+      if (first == nullptr) first = &frame;
+      const std::string& wanted = head.empty() ? first->head : head;
+      if (frame.head == wanted || (!head.empty() && frame.head.empty())) continue;
+      const auto named = [](const Frame& one) {
+        return one.head.empty() ? one.name + " has no head=" : fmt::format("{} has head={}", one.name, one.head);
+      };
+      refuse(head.empty()
+                 ? fmt::format("{}, {}: the data are of several heads, and the model has one; train one for each",
+                               named(*first), named(frame))
+                 : fmt::format("{}, the model is trained for head '{}'; leave out frames of other heads", named(frame),
+                               head));
+    }
+  }
+  if (head.empty() && first != nullptr && !first->head.empty() && warn) {
+    warn(fmt::format("all frames have head={}; the new model has one head, whose name is 'default'", first->head));
+  }
 }
 
 std::vector<std::int32_t> elements_of(const std::vector<Frame>& frames) {

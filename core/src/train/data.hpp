@@ -29,6 +29,7 @@ struct Frame {
   std::array<std::array<double, 3>, 3> cell{};  ///< To tell duplicates.
   std::array<bool, 3> pbc{};
   LabelWeights weights;
+  std::string head = {};       ///< That it is labelled for, `head=`; empty where it says none.
   bool stress_unused = false;  ///< It has a label of it, but is not periodic in all directions.
 
   std::int64_t size() const { return graph.n_nodes(); }
@@ -40,6 +41,11 @@ struct DataSet {
 };
 
 using Warn = std::function<void(const std::string&)>;
+
+/// Labels of several heads are of several methods, and no model of one head is right for them.
+/// @param head  The model's; empty for a new one, which any one head will do for.
+/// @throws Error(bad_file) naming frames and heads.
+void check_heads(const DataSet& data, const std::string& head, const Warn& warn);
 
 /// Reads the labels that the weights of the configuration, and of each frame, ask for.
 /// @param file  Stands for the text in messages.

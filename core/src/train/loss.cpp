@@ -29,6 +29,8 @@ double mean(double sum, std::int64_t count) { return count > 0 ? sum / static_ca
 
 }  // namespace
 
+double penalty_of(const TrainingConfig& config, double deviation) { return Penalty(config).value(deviation); }
+
 void ErrorSums::add(const ErrorSums& other) {
   energy += other.energy, forces += other.forces, stress += other.stress;
   n_energy += other.n_energy, n_forces += other.n_forces, n_stress += other.n_stress;

@@ -8,6 +8,9 @@
 
 namespace fastpath::training {
 
+/// What one deviation costs, in eV, eV/angstrom or eV/angstrom^3: its square, or less where it is large (Huber).
+double penalty_of(const TrainingConfig& config, double deviation);
+
 /// Sums of squares from which root mean squares follow, whatever the frames' weights.
 struct ErrorSums {
   double energy = 0, forces = 0, stress = 0;

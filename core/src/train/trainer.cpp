@@ -337,11 +337,20 @@ class Trainer {
         "look at the labels of these structures, or try a smaller learning_rate or clip_norm; the last checkpoint is "
         "from before";
     if (!std::isfinite(loss)) fail(ErrorCode::numerics, where, frames, fmt::format("the loss is {}; {}", loss, advice));
-    if (config_.explosion > 0 && state_.typical_loss > 0 && loss > config_.explosion * state_.typical_loss) {
+    if (config_.explosion <= 0 || state_.typical_loss <= 0) return;
+    // A batch that is as good as fitted by chance, or a model that is, makes no other one an explosion.
+    const double typical = std::max(state_.typical_loss, 1e-4 * loss_of_nothing());
+    if (loss > config_.explosion * typical) {
       fail(ErrorCode::numerics, where, frames,
            fmt::format("the loss is {:.4g}, more than {} times the {:.4g} that it began with; {}", loss,
-                       config_.explosion, state_.typical_loss, advice));
+                       config_.explosion, typical, advice));
     }
+  }
+
+  /// About that of a model that predicts no forces, and energies as wrong as these.
+  double loss_of_nothing() const {
+    const double scale = model_.state_dict().at("scale_shift.scale").item();
+    return (config_.energy_weight + config_.forces_weight) * penalty_of(config_, scale);
   }
 
   void report(double loss) const {
@@ -453,6 +462,7 @@ TrainingResult train(const TrainingConfig& config, const TrainingOptions& option
     r_max = described.r_max;
   }
   DataSet data = read_data(config, r_max, elements, warn);
+  check_heads(data, model != nullptr ? model->heads().front() : std::string(), warn);
   if (model != nullptr && !copied) {
     adjust_constants(*model, data.training, config, evaluation_of(config, options));
   } else if (model == nullptr) {
