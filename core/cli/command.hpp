@@ -26,6 +26,7 @@ int run_train(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
 int run_tune(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
+int run_cache(const Arguments& arguments);
 int run_compile(const Arguments& arguments);
 int run_export(const Arguments& arguments);
 int run_hub(const Arguments& arguments);

@@ -27,6 +27,7 @@ constexpr std::array kCommands{
     Command{"compile", "make a model's kernels for devices that need not be here", run_compile},
     Command{"export", "write a model in a form that other programs load", run_export},
     Command{"hub", "models by name: make, add, list, verify and remove them", run_hub},
+    Command{"cache", "what is kept between runs, and where", run_cache},
 };
 
 constexpr std::string_view kIntroduction =

@@ -6,14 +6,14 @@ import subprocess
 
 import support
 
-COMMANDS = [["list"], ["doctor"], ["explain"], ["eval"], ["train"], ["tune"], ["bench"], ["compile"], ["export"], ["hub"],
+COMMANDS = [["list"], ["doctor"], ["explain"], ["eval"], ["train"], ["tune"], ["bench"], ["compile"], ["export"], ["hub"], ["cache"],
             *(["hub", command] for command in ("list", "show", "add", "verify", "remove", "create"))]
 
 
 class Help(support.ProgramTest):
     def testNamesEveryCommandAndShowsAnExample(self):
         text = self.succeed("--help").out
-        for command in ("list", "doctor", "explain", "eval", "train", "tune", "bench", "compile", "export", "hub"):
+        for command in ("list", "doctor", "explain", "eval", "train", "tune", "bench", "compile", "export", "hub", "cache"):
             self.assertRegex(text, rf"(?m)^  {command} +\S")
         self.assertIn("Examples:\n  fastpath ", text)
         self.assertEqual(self.succeed("help").out, text)
